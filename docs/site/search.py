@@ -10,7 +10,6 @@ LAST = 0.1
 _ABOUT_THE_INSIDE = (
     "docs/design/",
     "docs/stored-format.md",
-    "docs/releasing.md",
     "docs/debugging.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",

@@ -1,0 +1,115 @@
+"""What may befall a world, by name. Each event draws its details from the randomness that it is given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tests.simulation.object_service import LATE_S, Weather
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Happens = Callable[["World", random.Random], None]
+
+
+def _kill_executor(world: World, draw: random.Random) -> None:
+    executor, keeps_disk = draw.choice(world.executors), draw.random() < 0.5
+    world.tell(f"{executor.process} is killed, its disk {'stays' if keeps_disk else 'is lost'}")
+    executor.kill(keeps_disk=keeps_disk)
+
+
+def _let_executor_sleep(world: World, draw: random.Random) -> None:
+    executor = draw.choice(world.executors)
+    executor.process.asleep_until_s = world.scheduler.now_s + draw.choice((5, 60, 400, 4000)) * draw.random()
+    world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
+
+
+def _set_clock(world: World, draw: random.Random) -> None:
+    executor = draw.choice(world.executors)
+    executor.process.ahead_s = draw.choice((-4000.0, -100.0, 0.0, 100.0, 4000.0))
+
+
+def _rot(world: World, draw: random.Random) -> None:
+    """A bit of a file on a local disk changes."""
+    path = draw.choice(world.executors).rot(draw)
+    if path is not None:
+        world.has_rotted = True
+        world.tell(f"{path.name} in {path.parent.parent.name} rots")
+
+
+def _kill_driver(world: World, _: random.Random) -> None:
+    world.scheduler.kill(world.drivers[-1].process)
+
+
+def _stop_driver(world: World, _: random.Random) -> None:
+    world.drivers[-1].is_stopping = True
+
+
+def _replace_driver(world: World, draw: random.Random) -> None:
+    """A driver sleeps and is thought dead, and another one takes its place."""
+    process = world.drivers[-1].process
+    process.asleep_until_s = world.scheduler.now_s + draw.choice((1, 30, 400, 4000)) * draw.random()
+    world.start_driver()
+
+
+def _start_second_driver(world: World, _: random.Random) -> None:
+    """Another driver starts while the first one works."""
+    world.start_driver()
+
+
+def _change_format(world: World, draw: random.Random) -> None:
+    """The next run has the other checkpoint format."""
+    world.format = 3 - world.format
+    world.drivers[-1].is_stopping = draw.random() < 0.5
+
+
+def _go_back(world: World, draw: random.Random) -> None:
+    """A user stops the query, waits for requests under way, deletes the newest entries of the logs, and starts it."""
+    world.is_stopped = True
+    for driver in world.drivers:
+        world.scheduler.kill(driver.process)
+    world.scheduler.sleep(LATE_S)
+    stored = world.stored
+    before = stored.newest
+    whole = set(stored.numbers("commits")) & set(stored.numbers("offsets"))
+    steps = draw.randint(0, max(0, min(before - stored.first_kept, len(whole) - 1)))
+    for log in ("commits", "offsets"):
+        for number in stored.numbers(log):
+            if number >= before - steps:
+                world.service.delete(stored.key(f"{log}/{number}"))
+    world.tell(f"the logs go back from version {before} to {stored.newest}")
+    world.is_stopped = False
+    world.start_driver()
+
+
+def _be_quiet(world: World, draw: random.Random) -> None:
+    """No rows come for a while."""
+    seconds = draw.choice((200, 1000, 4000)) * draw.random()
+    world.quiet_until_s = world.scheduler.now_s + seconds
+    world.scheduler.sleep(seconds)
+
+
+def _storm(world: World, draw: random.Random) -> None:
+    """The service refuses or loses most requests for a while."""
+    before = world.service.weather
+    world.service.weather = Weather(0.9, (draw.choice(("busy", "lost_before", "lost_after", "late")),), 1.0)
+    world.scheduler.sleep(draw.choice((10, 100)) * draw.random())
+    world.service.weather = before
+
+
+EVENTS: Mapping[str, Happens] = {
+    "kill executor": _kill_executor,
+    "executor sleeps": _let_executor_sleep,
+    "clock is set": _set_clock,
+    "local disk rots": _rot,
+    "kill driver": _kill_driver,
+    "driver stops": _stop_driver,
+    "driver is replaced": _replace_driver,
+    "second driver": _start_second_driver,
+    "change format": _change_format,
+    "go back": _go_back,
+    "quiet": _be_quiet,
+    "storm": _storm,
+}

@@ -1,0 +1,93 @@
+"""Faults that were mended once, to be put back one at a time: the simulation must find each of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from pyspark_ckpt.state_store.attempts import runs
+from pyspark_ckpt.state_store.blobs.base import place_clock
+from pyspark_ckpt.state_store.blobs.s3 import errors, requests
+from pyspark_ckpt.state_store.format import notices
+from pyspark_ckpt.state_store.retention import confirmation, retention
+from pyspark_ckpt.state_store.snapshots import writer
+from tests.simulation import driver
+from tests.simulation.plan import Plan
+from tests.simulation.running import Outcome, simulate
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _skip(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def _tell_own_time() -> float:
+    return float(vars(place_clock)["time"].time())
+
+
+def _write_blindly(self: Any, name: str, _writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:  # noqa: ANN401
+    """Take an object that is there for another's, although an earlier try may have made it."""
+    try:
+        self.ask(write, work_s=work_s)
+    except ClientError as problem:
+        if errors.find_code(problem) in errors.EXISTS:
+            return False
+        errors.fail("write", self.describe(name), problem, "not_applied")
+    except errors.CLIENT_ERRORS as problem:
+        errors.fail("write", self.describe(name), problem, "unknown")
+    return True
+
+
+def _add_without_check_after(self: driver.Log, number: int, content: bytes) -> None:
+    self._require_newest()
+    if not self._place.put_if_absent(f"{self._name}/{number}", content):
+        self._require_newest()
+        raise driver.StoppedError(f"{self._name}/{number} exists already")
+
+
+MUTANTS: Mapping[str, Callable[[], Any]] = {
+    "deletions without a notice": lambda: _replaced(notices.Notices, "read", lambda _self: {}),
+    "table files go at the first look": lambda: _replaced(retention.Retention, "_is_due", lambda *_: True),
+    "a snapshot replaces what is below it unread": lambda: _replaced(
+        confirmation.Confirmations, "confirm_all", lambda *_: True
+    ),
+    "a snapshot replaces what is below it with files missing": lambda: _replaced(
+        retention.Retention, "_is_base", lambda *_: True
+    ),
+    "no second look for table files": lambda: _replaced(writer.SnapshotWriter, "_lacks", lambda *_: ([], [])),
+    "a run that is over commits": lambda: _replaced(runs.Epochs, "require_newest", _skip),
+    "entries of logs without the check after the write": lambda: _replaced(driver.Log, "add", _add_without_check_after),
+    "a write whose answer was lost is another's": lambda: _replaced(requests.S3Requests, "write_once", _write_blindly),
+    "ages by the clock of the host": lambda: _replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
+    "rot is published by a snapshot": lambda: _replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
+}
+
+
+@contextmanager
+def put_back(name: str) -> Iterator[None]:
+    """Put a fault back for a while; the empty name is none."""
+    if not name:
+        yield
+        return
+    with MUTANTS[name]():
+        yield
+
+
+def simulate_seed(seed: int, mutant: str = "") -> Outcome:
+    """Run the world of a seed, perhaps with a fault put back."""
+    logging.disable()
+    with put_back(mutant):
+        return simulate(Plan.of(seed))

@@ -1,0 +1,65 @@
+"""All that a seed decides before a world begins."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.simulation.events import EVENTS
+from tests.simulation.object_service import FAULTS, Weather
+
+MOST_EVENTS = 14
+
+
+@dataclass(frozen=True)
+class Event:
+    """What befalls the world ``after_s`` after the event before. ``seed`` decides the details."""
+
+    after_s: float
+    kind: str
+    seed: int
+
+    def __str__(self) -> str:
+        """Return the form used in stories."""
+        return f"{self.kind} after {self.after_s:.0f} s"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query, its cluster, and what befalls them. The same plan makes the same world."""
+
+    seed: int
+    partitions: int
+    executors: int
+    format: int
+    keep: int
+    """How many versions stay below the newest one: Spark's ``minBatchesToRetain``."""
+    speculation: float
+    """How probable a second attempt of a task is."""
+    aborts: float
+    """How probable it is that a task fails before it commits."""
+    weather: Weather
+    events: tuple[Event, ...]
+
+    @classmethod
+    def of(cls, seed: int) -> Plan:
+        """Draw the plan of a seed."""
+        draw = random.Random(f"plan {seed}")
+        return cls(
+            seed=seed,
+            partitions=draw.randint(1, 3),
+            executors=draw.randint(1, 3),
+            format=draw.choice((1, 2)),
+            keep=draw.randint(1, 4),
+            speculation=draw.choice((0.0, 0.3)),
+            aborts=draw.choice((0.0, 0.1)),
+            weather=Weather(
+                chance=draw.choice((0.0, 0.01, 0.05, 0.2)),
+                kinds=tuple(draw.sample(FAULTS, draw.randint(0, len(FAULTS)))),
+                latency_s=draw.choice((0.01, 0.2, 2.0)),
+            ),
+            events=tuple(
+                Event(draw.choice((1, 10, 40, 90)) * draw.random(), draw.choice(list(EVENTS)), draw.getrandbits(32))
+                for _ in range(draw.randint(1, MOST_EVENTS))
+            ),
+        )

@@ -1,0 +1,110 @@
+"""Run one world from its beginning to its end, in this process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pyspark_ckpt.state_store.blobs.base import retries
+from pyspark_ckpt.state_store.blobs.base.clients import Clients, SharedClient
+from pyspark_ckpt.state_store.blobs.s3 import place, requests, uploads
+from pyspark_ckpt.state_store.database import tuning
+from pyspark_ckpt.state_store.s3_settings import S3Settings
+from tests.simulation.invariants import Violation
+from tests.simulation.object_service import Client
+from tests.simulation.plan import Plan
+from tests.simulation.scheduler import Killed, Scheduler
+from tests.simulation.standard_library import Slots, installed
+from tests.simulation.world import World
+
+IN_MEMORY = Path("/dev/shm")
+"""Where RocksDB need not wait for a disk, on systems that have it."""
+NEVER = 1 << 20
+"""So many files make RocksDB compact by itself. Its own threads would do so at any time, so the seed decides when."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a world ended. ``violation``: what was wrong, or empty."""
+
+    plan: Plan
+    violation: str
+    told: list[str]
+    met: Counter[str]
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a plan to its end."""
+    scheduler = Scheduler(plan.seed)
+    folder = _make_folder(plan.seed)
+    with installed(_slots(), scheduler, plan.seed), _as_new():
+        world = World(plan, scheduler, folder)
+        vars(requests)["CLIENTS"] = _ClientsOfProcesses(world)
+        violation = ""
+        try:
+            scheduler.run(world.live)
+        except Violation as problem:
+            violation = str(problem)
+        except (Exception, Killed):  # noqa: BLE001 - whatever it is, it is wrong
+            violation = traceback.format_exc()
+        finally:
+            for executor in world.executors:
+                executor.free()
+            shutil.rmtree(folder)
+        return Outcome(plan, violation, world.told, world.met)
+
+
+def _make_folder(seed: int) -> Path:
+    """Make a folder for local disks. Its name belongs to the seed: it decides the order of sets of paths."""
+    within = IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    try:
+        (folder := within / f"simulation-{seed}").mkdir()
+    except FileExistsError:  # another process runs this seed now
+        folder = Path(tempfile.mkdtemp(prefix=f"simulation-{seed}-", dir=within))
+    return folder
+
+
+@cache
+def _slots() -> Slots:
+    """Return where the engine meets the standard library."""
+    return Slots("pyspark_ckpt.state_store")
+
+
+class _ClientsOfProcesses(Clients[S3Settings, Any]):
+    """The clients of S3, one for each process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def get(self, settings: S3Settings) -> SharedClient[Any]:  # noqa: ARG002 - all services are one
+        """Return the client of the current process."""
+        process = self._world.scheduler.current.process
+        return SharedClient(Client(self._world.service, process), lambda *_: None)
+
+
+@contextmanager
+def _as_new() -> Iterator[None]:
+    """Let no world see what another one has left in modules."""
+    kept = retries._outages, vars(requests)["CLIENTS"], tuning.LEVEL0_COMPACTION_FILES
+    retries._outages, tuning.LEVEL0_COMPACTION_FILES = retries._Outages(), NEVER
+    try:
+        _forget()
+        yield
+    finally:
+        retries._outages, vars(requests)["CLIENTS"], tuning.LEVEL0_COMPACTION_FILES = kept
+        _forget()
+
+
+def _forget() -> None:
+    place._exclusive.clear()
+    requests._answered.clear()
+    uploads.transfers.cache_clear()
+    uploads.UNDER_WAY.clear()

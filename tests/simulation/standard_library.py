@@ -1,0 +1,493 @@
+"""The parts of Python's standard library by which the engine meets time, chance and threads, on a scheduler.
+
+The engine imports ``time``, ``threading``, ``uuid``, ``random`` and ``concurrent.futures`` as any program does. While
+``installed``, these names mean the classes and functions below in each of its modules, and nowhere else. ``Slots``
+finds them: what a module imported, defaults of parameters, and locks that a module made when it was imported.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+
+from typing_extensions import Self
+
+from tests.simulation.scheduler import START_S, STARTED_S, Process, Scheduler, Task
+
+_RealFuture: Any = concurrent.futures.Future
+_Lock, _RLock = type(threading.Lock()), type(threading.RLock())
+
+
+class _Now:
+    """The scheduler of the simulation that runs."""
+
+    scheduler: Scheduler
+    chance: random.Random
+
+
+def _scheduler() -> Scheduler:
+    return _Now.scheduler
+
+
+class SimulatedTime:
+    """The module ``time``."""
+
+    def time(self) -> float:
+        """Return the Unix time by the clock of the current process, which may be wrong."""
+        return START_S + _scheduler().now_s + _scheduler().current.process.ahead_s
+
+    def monotonic(self) -> float:
+        """Return the seconds since the machine started."""
+        return STARTED_S + _scheduler().now_s
+
+    perf_counter = monotonic
+
+    def clock_gettime(self, _clock: int) -> float:
+        """Return the seconds since the machine started; the engine asks for no other clock."""
+        return self.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let others go on for so long."""
+        _scheduler().sleep(seconds)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - constants and conversions
+        return getattr(time, name)
+
+
+class SimulatedLock:
+    """``threading.Lock``."""
+
+    def __init__(self, *, guards_module: bool = False) -> None:
+        """``guards_module``: what it guards outlasts a simulation. Then it is taken as often as others have left it."""
+        self._owner: Task | None = None
+        self._guards_module = guards_module
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as in Python
+        """Take the lock; return whether it was taken."""
+        scheduler = _scheduler()
+        if not self._guards_module:
+            scheduler.pass_by()
+        while self._owner is not None:
+            if self._owner.has_ended:  # a killed process
+                raise AssertionError("a lock is held by a thread that has ended")
+            if not blocking or not scheduler.wait(lambda: self._owner is None, None if timeout < 0 else timeout):
+                return False
+        self._owner = scheduler.current
+        return True
+
+    def release(self) -> None:
+        """Give the lock up."""
+        if self._owner is None:
+            raise RuntimeError("release unlocked lock")
+        self._owner = None
+
+    def locked(self) -> bool:
+        """Return whether somebody has the lock."""
+        return self._owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SimulatedRLock(SimulatedLock):
+    """``threading.RLock``."""
+
+    def __init__(self, *, guards_module: bool = False) -> None:
+        super().__init__(guards_module=guards_module)
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as in Python
+        """Take the lock once more; return whether it was taken."""
+        if self._owner is not _scheduler().current and not super().acquire(blocking, timeout):
+            return False
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Give the lock up once."""
+        self._depth -= 1
+        if self._depth == 0:
+            super().release()
+
+
+class SimulatedCondition:
+    """``threading.Condition``."""
+
+    def __init__(self, lock: SimulatedLock | None = None) -> None:
+        self._lock = SimulatedRLock() if lock is None else lock
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+        self._waiting: list[object] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until somebody notifies."""
+        me = object()
+        self._waiting.append(me)
+        self._lock.release()
+        try:
+            return _scheduler().wait(lambda: me not in self._waiting, timeout)
+        finally:
+            if me in self._waiting:
+                self._waiting.remove(me)
+            self._lock.acquire()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``predicate`` is true."""
+        until_s = None if timeout is None else _scheduler().now_s + timeout
+        while not predicate():
+            left_s = None if until_s is None else until_s - _scheduler().now_s
+            if (left_s is not None and left_s <= 0) or not self.wait(left_s):
+                return predicate()
+        return True
+
+    def notify(self, n: int = 1) -> None:
+        """Wake some that wait."""
+        del self._waiting[:n]
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        self._waiting.clear()
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class SimulatedEvent:
+    """``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all that wait."""
+        self._is_set = True
+
+    def clear(self) -> None:
+        """Unset the event."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set."""
+        return self._is_set or _scheduler().wait(self.is_set, timeout)
+
+
+class SimulatedLocal:
+    """``threading.local``."""
+
+    def _own(self) -> dict[str, Any]:
+        return _scheduler().current.own.setdefault(id(self), {})
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        try:
+            return self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._own()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self._own()[name]
+
+
+class SimulatedThread:
+    """``threading.Thread``."""
+
+    def __init__(
+        self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "thread", **_: object
+    ) -> None:
+        self._function = lambda: target(*args)
+        self._name = name
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = _scheduler().spawn(self._function, self._name)
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._task is not None and not self._task.has_ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+        _scheduler().wait(lambda: not self.is_alive(), timeout)
+
+
+class SimulatedThreading:
+    """The module ``threading``."""
+
+    Lock, RLock, Condition, Event = SimulatedLock, SimulatedRLock, SimulatedCondition, SimulatedEvent
+    Thread, local = SimulatedThread, SimulatedLocal
+
+    def get_ident(self) -> int:
+        """Return the number of the current thread."""
+        return id(_scheduler().current)
+
+
+class SimulatedFuture(_RealFuture):  # type: ignore[misc]
+    """``Future``, with waits that let others go on."""
+
+    def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401
+        """Return the result."""
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the failure."""
+        self._await(timeout)
+        failure: BaseException | None = super().exception(0)
+        return failure
+
+    def _await(self, timeout: float | None) -> None:
+        if not self.done() and not _scheduler().wait(self.done, timeout):
+            raise TimeoutError
+
+
+class SimulatedExecutor:
+    """``ThreadPoolExecutor``: at most so many tasks run at one time, each in the process of whoever submitted it."""
+
+    def __init__(self, max_workers: int, thread_name_prefix: str = "pool") -> None:
+        self._max_workers = max_workers
+        self._name = thread_name_prefix or "pool"
+        self._running = 0
+        self._left = 0
+        self._is_shut_down = False
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> SimulatedFuture:  # noqa: ANN401
+        """Begin a call."""
+        if self._is_shut_down:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future = SimulatedFuture()
+        self._left += 1
+
+        def run() -> None:
+            try:
+                _scheduler().wait(lambda: self._running < self._max_workers)
+                self._running += 1
+                try:
+                    if future.set_running_or_notify_cancel():
+                        try:
+                            result = function(*args, **named)
+                        except Exception as problem:  # noqa: BLE001 - it belongs to whoever asks for the result
+                            future.set_exception(problem)
+                        else:
+                            future.set_result(result)
+                finally:
+                    self._running -= 1
+            finally:
+                self._left -= 1
+
+        _scheduler().spawn(run, self._name)
+        return future
+
+    def map(self, function: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
+        """Begin all calls; yield their results in order."""
+        futures = [self.submit(function, *each) for each in zip(*iterables, strict=False)]
+        return (future.result() for future in futures)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
+        """Accept no more calls, and wait for those that have begun."""
+        self._is_shut_down = True
+        if wait and self._left:
+            _scheduler().wait(lambda: self._left == 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def _wait(
+    futures: Iterable[SimulatedFuture],
+    timeout: float | None = None,
+    return_when: str = concurrent.futures.ALL_COMPLETED,
+) -> Any:  # noqa: ANN401 - the named tuple of the standard library
+    given = set(futures)
+
+    def is_over() -> bool:
+        ended = [future.done() for future in given]
+        return all(ended) or (return_when != concurrent.futures.ALL_COMPLETED and any(ended))
+
+    if not is_over():
+        _scheduler().wait(is_over, timeout)
+    return concurrent.futures.wait(given, timeout=0, return_when=return_when)
+
+
+def _as_completed(futures: Iterable[SimulatedFuture], timeout: float | None = None) -> Iterator[SimulatedFuture]:
+    left = list(futures)
+
+    def some_have_ended() -> bool:
+        return any(future.done() for future in left)
+
+    while left:
+        if not _scheduler().wait(some_have_ended, timeout):
+            raise TimeoutError
+        ended = [future for future in left if future.done()]
+        left = [future for future in left if future not in ended]
+        yield from ended
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=_Now.chance.getrandbits(128), version=4)
+
+
+class SimulatedUuid:
+    """The module ``uuid``."""
+
+    UUID = uuid.UUID
+    uuid4 = staticmethod(_uuid4)
+
+
+class SimulatedRandom:
+    """The module ``random``."""
+
+    Random = random.Random
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(_Now.chance, name)
+
+
+_TIME, _THREADING = SimulatedTime(), SimulatedThreading()
+_MEANT: dict[int, Any] = {
+    id(real): simulated
+    for real, simulated in (
+        (time, _TIME),
+        (threading, _THREADING),
+        (uuid, SimulatedUuid()),
+        (random, SimulatedRandom()),
+        (time.time, _TIME.time),
+        (time.monotonic, _TIME.monotonic),
+        (time.sleep, _TIME.sleep),
+        (uuid.uuid4, _uuid4),
+        (threading.Lock, SimulatedLock),
+        (threading.RLock, SimulatedRLock),
+        (threading.Event, SimulatedEvent),
+        (threading.Condition, SimulatedCondition),
+        (threading.Thread, SimulatedThread),
+        (concurrent.futures.ThreadPoolExecutor, SimulatedExecutor),
+        (concurrent.futures.Future, SimulatedFuture),
+        (concurrent.futures.wait, _wait),
+        (concurrent.futures.as_completed, _as_completed),
+    )
+}
+
+
+def _simulate(value: object) -> Any:  # noqa: ANN401
+    """Return what takes the place of a value of the engine; the value itself if nothing does."""
+    if id(value) in _MEANT:
+        return _MEANT[id(value)]
+    if isinstance(value, threading.local):
+        return SimulatedLocal()
+    if isinstance(value, _Lock):
+        return SimulatedLock(guards_module=True)
+    if isinstance(value, _RLock):
+        return SimulatedRLock(guards_module=True)
+    if isinstance(value, threading.Event):
+        return SimulatedEvent()
+    return value
+
+
+class Slots:
+    """All places in the modules of a package where a simulated object takes the place of a real one."""
+
+    def __init__(self, package: str) -> None:
+        """Look through the imported modules of ``package``."""
+        self._found: list[tuple[Callable[[Any], None], Any, Any]] = []
+        self._seen: set[int] = set()
+        for name, module in sorted(sys.modules.items()):
+            if name == package or name.startswith(f"{package}."):
+                self._look_into(module, package)
+
+    def _look_into(self, module: ModuleType, package: str) -> None:
+        for name, value in list(vars(module).items()):
+            self._note(partial(setattr, module, name), value)
+            if str(getattr(value, "__module__", "")).startswith(package):
+                self._look_at(value)
+                self._look_at_attributes(value)
+
+    def _look_at_attributes(self, value: object) -> None:
+        """Look at an object that a module made when it was imported."""
+        if not isinstance(value, (type, FunctionType)):
+            for name, each in list(getattr(value, "__dict__", {}).items()):
+                self._note(partial(object.__setattr__, value, name), each)  # of a frozen one, too
+
+    def _look_at(self, value: object) -> None:
+        """Look at a function, or at the functions of a class."""
+        value = getattr(value, "__wrapped__", value)
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, type):
+            for each in list(vars(value).values()):
+                self._look_at(each.__func__ if isinstance(each, (classmethod, staticmethod)) else each)
+        elif isinstance(value, FunctionType):
+            self._look_at_defaults(value)
+
+    def _look_at_defaults(self, function: FunctionType) -> None:
+        defaults, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+        if any(_simulate(each) is not each for each in defaults):
+            new = tuple(_simulate(each) for each in defaults)
+            self._found.append((lambda value: setattr(function, "__defaults__", value), defaults, new))
+        for name, value in named.items():
+            self._note(partial(named.__setitem__, name), value)
+        for cell in function.__closure__ or ():
+            self._look_at_cell(cell)
+
+    def _look_at_cell(self, cell: CellType) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # empty
+            return
+        self._note(lambda new: setattr(cell, "cell_contents", new), value)
+        if isinstance(value, FunctionType):
+            self._look_at(value)
+
+    def _note(self, put: Callable[[Any], None], value: object) -> None:
+        simulated = _simulate(value)
+        if simulated is not value:
+            self._found.append((put, value, simulated))
+
+    def fill(self) -> None:
+        """Put the simulated objects into all places."""
+        for put, _, simulated in self._found:
+            put(simulated)
+
+    def restore(self) -> None:
+        """Put the real objects back."""
+        for put, real, _ in reversed(self._found):
+            put(real)
+
+
+@contextmanager
+def installed(slots: Slots, scheduler: Scheduler, seed: object) -> Iterator[None]:
+    """Let the engine meet the world through ``scheduler``; ids and other chance follow from ``seed``."""
+    _Now.scheduler, _Now.chance = scheduler, random.Random(f"chance {seed}")
+    slots.fill()
+    try:
+        yield
+    finally:
+        slots.restore()
+
+
+def wall_clock(scheduler: Scheduler, process: Process) -> Callable[[], float]:
+    """Return the wall clock of a process."""
+    return lambda: START_S + scheduler.now_s + process.ahead_s

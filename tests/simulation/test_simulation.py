@@ -1,0 +1,42 @@
+"""Worlds that each follow from a seed: the engine on simulated machines, clocks and networks.
+
+``CKPT_SIMULATED_SEEDS=5000`` runs so many of them, and ``CKPT_SIMULATED_SEEDS=7,12`` these two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.plan import Plan
+
+ROOT = Path(__file__).parents[2]
+AT_ONCE = 20
+GIVEN = os.environ.get("CKPT_SIMULATED_SEEDS", "40")
+SEEDS = [(int(seed), int(seed) + 1) for seed in GIVEN.split(",")] if "," in GIVEN else [
+    (first, min(first + AT_ONCE, int(GIVEN))) for first in range(0, int(GIVEN), AT_ONCE)
+]  # fmt: skip
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run worlds in a process of their own: what the engine imports is replaced there."""
+    command = [sys.executable, "-m", "tests.simulation", *arguments, "--processes", "1"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.parametrize(("first", "end"), SEEDS)
+def test_nothing_goes_wrong_in_any_world(first: int, end: int) -> None:
+    done = simulate(str(first), str(end))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_fault_that_is_put_back_is_found_and_its_plan_is_made_shorter() -> None:
+    done = simulate("15", "16", "--mutant", "a write whose answer was lost is another's")
+    assert done.returncode == 1, done.stderr
+    (plan,) = re.findall(r"shortest plan found: (Plan\(.*\))", done.stdout)
+    assert plan.count("Event(") < str(Plan.of(15)).count("Event(")

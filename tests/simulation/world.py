@@ -1,0 +1,216 @@
+"""A query on a cluster: drivers, executors, their checkpoint in an object service, and what befalls them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from pyspark_ckpt.state_store.errors import CkptError
+from tests.labs.lab import CallError, Rows, Server
+from tests.simulation.driver import Driver
+from tests.simulation.events import EVENTS
+from tests.simulation.executor import Executor, LostError, Run
+from tests.simulation.history import History
+from tests.simulation.invariants import StoredQuery, Violation
+from tests.simulation.object_service import CALM, LATE_S, ObjectService
+from tests.simulation.plan import Plan
+from tests.simulation.scheduler import Scheduler
+
+GRACE_S = 120
+BUCKET = "bucket"
+RECOVERY_S = 4000.0
+"""How long a query may need for a few batches when nothing fails any more."""
+
+
+class World:
+    """One simulation; see the module."""
+
+    checkpoint = f"s3://{BUCKET}/checkpoint"
+
+    def __init__(self, plan: Plan, scheduler: Scheduler, folder: Path) -> None:
+        """Make the machines, with their disks in ``folder``. Nothing runs yet."""
+        self.plan = plan
+        self.scheduler = scheduler
+        self.draw = random.Random(f"world {plan.seed}")
+        self.service = ObjectService(scheduler, plan.seed)
+        self.service.weather = plan.weather
+        self.stored = StoredQuery(self.service, f"{BUCKET}/checkpoint/", plan.keep)
+        options = {
+            "retentionGracePeriod": f"{GRACE_S}s",
+            "localCheckpoints": "1",
+            "snapshotEveryVersions": str(self.draw.choice((1, 2, 4))),
+            "placeTimeout": "60s",
+        }
+        self.executors = [Executor(name, folder, scheduler, options, plan.seed) for name in "ABC"[: plan.executors]]
+        self.history = History(plan.partitions)
+        self.drivers: list[Driver] = []
+        self.epochs: dict[str, int] = {}
+        self.format = plan.format
+        self.told: list[str] = []
+        self.batches = 0
+        self.quiet_until_s = 0.0
+        self.has_rotted = self.is_calm = self.is_stopped = False
+
+    @property
+    def met(self) -> Counter[str]:
+        """How often each fault was met, and each kind of object was deleted."""
+        return self.service.met + self.stored.deleted
+
+    # --- what its drivers and executors ask for -----------------------------------------------------------------------
+
+    def tell(self, what: str) -> None:
+        """Add a line to the story."""
+        self.told.append(f"{self.scheduler.now_s:>9.2f} {what}")
+
+    def state_dir(self, partition: int) -> str:
+        """Return where a store is."""
+        return f"{self.checkpoint}/state/0/{partition}"
+
+    def pause_s(self) -> float:
+        """Return how long a driver waits for the rows of its next batch."""
+        pause_s = self.draw.choice((0, 1, 5, 40)) * self.draw.random()
+        return max(pause_s, self.quiet_until_s - self.scheduler.now_s)
+
+    def acknowledge(self, version: int, chain: str) -> None:
+        """Note that a driver has committed a batch, and knows it."""
+        self.tell(f"version {version} is committed: {chain}")
+        self.batches += 1
+
+    def start_driver(self) -> Driver:
+        """Start the query, whether another driver runs it or not."""
+        driver = Driver(self, len(self.drivers) + 1, self.format)
+        self.drivers.append(driver)
+        self.scheduler.spawn(driver.run, "query", driver.process)
+        return driver
+
+    # --- what must be ------------------------------------------------------------------------------------------------
+
+    def require_read(self, version: int, partition: int, rows: Rows, chain: str, run_id: str) -> None:
+        """Fail unless a task reads what its run has committed, or, of a run that is over, what some run has."""
+        if rows == self.history.rows(chain, partition):
+            return
+        if not self._is_over(run_id):
+            raise Violation(f"{run_id} reads {rows} at version {version} of {partition}, not those of {chain}")
+        if not self.history.has(rows, partition):
+            raise Violation(f"{run_id} reads {rows} at version {version} of {partition}, which nobody has written")
+
+    def judge(self, problem: Exception, run_id: str) -> None:
+        """Fail unless a failure has a reason in what has befallen the world."""
+        if not isinstance(problem, CallError | CkptError):
+            return
+        kind = problem.kind if isinstance(problem, CallError) else type(problem).__name__
+        is_cut = not self.is_calm and not {"cut", "flipped"}.isdisjoint(self.plan.weather.kinds)
+        allowed = {
+            "StorageError": not self.is_calm,
+            "FormatError": is_cut or self.has_rotted,
+            "DamagedCopyError": self.has_rotted,
+            "ConflictError": self._is_over(run_id),
+            "NotFoundError": self._is_over(run_id),
+            "LifecycleError": True,
+        }
+        if not allowed.get(kind, False):
+            raise Violation(f"{run_id} fails without a reason: {kind}: {problem}")
+
+    def _is_over(self, run_id: str) -> bool:
+        """Return whether a later run has begun, whoever knows it. A reader, which is no run, is never over."""
+        return bool(run_id) and self.epochs.get(run_id, 0) < self.stored.newest_epoch
+
+    # --- how it goes -------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Run from the start until nothing fails any more and the query works without help."""
+        for executor in self.executors:
+            self.scheduler.spawn(partial(self._maintain, executor), f"maintenance of {executor.name}")
+        self.start_driver()
+        self.scheduler.spawn(self._supervise, "supervisor")
+        for event in self.plan.events:
+            self.scheduler.sleep(event.after_s)
+            self.tell(f"event: {event}")
+            EVENTS[event.kind](self, random.Random(event.seed))
+        self.scheduler.sleep(30)
+        self._recover()
+        self._require_readable()
+
+    def _supervise(self) -> None:
+        """Start a driver again whenever none is left, as a cluster does."""
+        while True:
+            self.scheduler.wait(self._lacks_driver)
+            self.scheduler.sleep(self.draw.choice((1, 30)))
+            if self._lacks_driver():
+                self.start_driver()
+
+    def _lacks_driver(self) -> bool:
+        return self.drivers[-1].process.is_dead and not self.is_stopped and not self.is_calm
+
+    def _maintain(self, executor: Executor) -> None:
+        """Call each store of an executor now and then, as Spark's maintenance does."""
+        while True:
+            is_quiet = self.quiet_until_s > self.scheduler.now_s
+            self.scheduler.sleep(self.draw.uniform(5, 60) * (10 if is_quiet else 1))
+            for (run_id, _), handle in list(executor.handles.items()):
+                try:
+                    executor.call("maintenance", partial(self._tidy, handle))
+                except (CallError, LostError) as problem:
+                    self.judge(problem, run_id)
+                if self.draw.random() < 0.05:
+                    executor.compact()
+                if self._is_over(run_id) and self.draw.random() < 0.3:
+                    self._let_go(executor, run_id)
+
+    def _tidy(self, handle: int, server: Server) -> None:
+        server.call("snapshot", handle=handle, force=self.draw.random() < 0.2)
+        server.call("cleanup", handle=handle)
+
+    def _let_go(self, executor: Executor, run_id: str) -> None:
+        """Close the stores of a run that is over, as Spark does with those that are not to stay."""
+        for key in [key for key in executor.handles if key[0] == run_id]:
+            try:
+                executor.call("close", partial(self._close, executor.handles.pop(key)))
+            except (CallError, LostError) as problem:
+                self.judge(problem, run_id)
+
+    @staticmethod
+    def _close(handle: int, server: Server) -> None:
+        server.call("close", handle=handle)
+
+    # --- how it ends -------------------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Let nothing fail any more. Fail unless the query goes on."""
+        self.tell("everything is well from now on")
+        self.is_calm = True
+        self.service.weather = CALM
+        self.quiet_until_s = 0.0
+        for driver in self.drivers:
+            self.scheduler.kill(driver.process)
+        asleep_s = max(executor.process.asleep_until_s for executor in self.executors) - self.scheduler.now_s
+        self.scheduler.sleep(max(0.0, asleep_s) + 2 * LATE_S)
+        for executor in self.executors:
+            if self.draw.random() < 0.3:
+                executor.kill(keeps_disk=self.draw.random() < 0.5)
+        driver, goal = self.start_driver(), self.plan.keep + 3
+        self.scheduler.wait(lambda: driver.batches >= goal or driver.process.is_dead, RECOVERY_S)
+        if driver.batches < goal:
+            raise Violation(f"the query does not go on: {self.told[-1]}")
+        self.scheduler.kill(driver.process)
+
+    def _require_readable(self) -> None:
+        """Fail unless an executor without any local file reads all versions that are retained."""
+        executor, stored = self.executors[0], self.stored
+        executor.kill(keeps_disk=False)
+        for number in stored.retained():
+            ids = stored.ids_of(number)
+            for partition in range(self.plan.partitions):
+                named = None if ids is None else ids[partition]
+                rows = executor.call("last look", partial(self._read, executor, number + 1, partition, named))
+                if rows != self.history.rows(stored.chain_of(number), partition):
+                    raise Violation(f"version {number + 1} of {partition} is {rows}, not that of its batch")
+
+    def _read(self, executor: Executor, version: int, partition: int, named: str | None, server: Server) -> Rows:
+        reader = Run("", 2, 0, self.plan.keep)
+        handle = executor.open(server, self.state_dir(partition), self.checkpoint, partition, reader)
+        txn = executor.transaction(server, handle, version, named)
+        txn.abort()
+        return txn.rows
