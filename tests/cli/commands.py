@@ -14,13 +14,9 @@ VERSIONS = 5
 NOW = ("-o", "retentionGracePeriod=0")
 
 
-def made(lab: Lab) -> Lab:
-    """Five versions of one store with snapshots of the second and the fourth, and Spark's own files."""
-    operator = lab.checkpoint / "state" / "0" / "_metadata" / "metadata"
-    operator.parent.mkdir(parents=True)
-    stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
-    info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
-    operator.write_text("v1\n" + json.dumps(info))
+def make_checkpoint(lab: Lab) -> Lab:
+    """Make five versions of one store with snapshots of the second and the fourth, and Spark's own files."""
+    lab.name_operator()
     lab.name_query()
     for batch, commit_id in enumerate(lab.grow_with_snapshots(VERSIONS)):
         log_batch(lab, batch, [commit_id])

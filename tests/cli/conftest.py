@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.commands import made
+from tests.cli.commands import make_checkpoint
 from tests.conftest import MakeLab
 from tests.labs.lab import Lab
 from tests.services.s3_server import S3Service
@@ -25,4 +25,4 @@ def lab(make_lab: MakeLab, kind: str, request: pytest.FixtureRequest) -> Lab:
         options = {"remote": service.new_folder(), **service.options}
     lab = make_lab(**options)
     lab.partition = 0
-    return made(lab)
+    return make_checkpoint(lab)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -136,11 +135,7 @@ def _rows(answer: dict[str, Any]) -> Rows:
 
 def _finish(lab: Lab) -> None:
     """Add what Spark writes, and stop."""
-    operator = lab.checkpoint / "state" / "0" / "_metadata" / "metadata"
-    operator.parent.mkdir(parents=True)
-    stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
-    info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
-    operator.write_text("v1\n" + json.dumps(info))
+    lab.name_operator()
     lab.name_query()
     lab.server.stores.shut_down()
     assert Checkpoint(str(lab.checkpoint), parse({})).operators()

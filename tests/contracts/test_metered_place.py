@@ -1,4 +1,4 @@
-"""A place behind a meter: the contract of all places, what is counted, and what the place can is not lost."""
+"""A place behind a meter: it keeps the contract, counts requests, and hides no ability of the place."""
 
 from __future__ import annotations
 

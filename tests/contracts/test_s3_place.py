@@ -57,7 +57,7 @@ class TestS3Place(BlobPlaceContract):
     def test_discard_unfinished_spares_an_upload_whose_parts_still_come(
         self, place: BlobPlace, s3: S3Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In S3 the time when an upload was begun stays; that of the test's service moves on with its parts."""
+        """In S3, an upload keeps the time of its beginning. In the tests' service, each part changes it."""
         original = BaseClient._make_api_call
 
         def call(client: BaseClient, name: str, arguments: Any) -> Any:  # noqa: ANN401

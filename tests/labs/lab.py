@@ -86,6 +86,13 @@ class Server:
             shelf.store.follower.await_moves()
         self.stores._resources.sweeper.submit(int).result()
 
+    def compact(self) -> None:
+        """Merge the table files of the live databases, as RocksDB does by itself when there are more of them."""
+        for shelf in self.stores._shelves.values():
+            live = shelf.store.local.copies.live
+            if live is not None and live.database is not None:
+                live.database.compact()
+
     def die(self) -> None:
         """Leave what a killed process leaves: local files as they are, no lock."""
         for shelf in self.stores._shelves.values():
@@ -202,6 +209,14 @@ class Lab:
         """Write the file in which Spark keeps the query's id, QUERY."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+
+    def name_operator(self) -> None:
+        """Write the file in which Spark describes the query's operator."""
+        path = self.checkpoint / "state" / "0" / "_metadata" / "metadata"
+        path.parent.mkdir(parents=True)
+        stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
+        info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
+        path.write_text("v1\n" + json.dumps(info))
 
     def restart(self, *, lose_local: bool = False) -> None:
         self.server.die()

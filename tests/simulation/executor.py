@@ -124,11 +124,9 @@ class Executor:
         return path
 
     def compact(self) -> None:
-        """Merge the table files of the live databases, as RocksDB does by itself when there are many."""
-        for shelf in self.server.stores._shelves.values() if self.server is not None else ():
-            live = shelf.store.local.copies.live
-            if live is not None and live.database is not None:
-                live.database.compact()
+        """Merge table files; see the server."""
+        if self.server is not None:
+            self.server.compact()
 
     def kill(self, *, keeps_disk: bool) -> None:
         """Kill the process. Its successor has what was on the disk at this moment, or nothing."""

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 
 from botocore.exceptions import ClientError, ConnectionClosedError
 
+from tests.labs.memory_place import MemoryService, Stored
 from tests.simulation.scheduler import START_S, Process, Scheduler
 
 LATE_S = 300.0
@@ -59,11 +60,9 @@ CALM = Weather()
 
 
 @dataclass(frozen=True)
-class Stored:
+class S3Object(Stored):
     """One object: it is replaced, never changed."""
 
-    data: bytes
-    modified_s: float
     metadata: Mapping[str, str]
 
     @property
@@ -79,22 +78,18 @@ class Upload:
     key: str
     initiated_s: float
     metadata: Mapping[str, str]
-    parts: dict[int, Stored] = field(default_factory=dict)
+    parts: dict[int, S3Object] = field(default_factory=dict)
 
 
-class ObjectService:
-    """The buckets, which never fail. ``Client`` is the way to them.
+class ObjectService(MemoryService):
+    """The buckets, which never fail. ``Client`` is the way to them. Objects are stamped to a second, as in S3."""
 
-    ``honours_conditions``: whether ``If-None-Match: *`` is honoured. ``ahead_s``: how far its clock is ahead.
-    """
-
-    def __init__(self, scheduler: Scheduler, seed: object, *, honours_conditions: bool = True) -> None:
+    def __init__(self, scheduler: Scheduler, seed: object) -> None:
         """Begin without objects."""
+        super().__init__(lambda: float(int(START_S + scheduler.now_s)))
         self.scheduler = scheduler
-        self.honours_conditions = honours_conditions
-        self.ahead_s = 0.0
         self.weather = CALM
-        self.objects: dict[str, Stored] = {}
+        self._network = Process("network")
         self.uploads: dict[str, Upload] = {}
         self.met: Counter[str] = Counter()
         """How many requests each fault has met."""
@@ -102,16 +97,11 @@ class ObjectService:
         self.on_change: Callable[[str, str], None] = lambda _verb, _key: None
         """Called after each change of an object, with what was done and its key."""
 
-    @property
-    def now_s(self) -> float:
-        """The time by which objects are stamped: Unix time in whole seconds, as in S3."""
-        return float(int(START_S + self.scheduler.now_s + self.ahead_s))
-
-    def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, only_if_absent: bool = False) -> Stored:
+    def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, only_if_absent: bool = False) -> S3Object:
         """Write an object. Raises KeyError if it exists and must not."""
-        if only_if_absent and self.honours_conditions and key in self.objects:
+        if only_if_absent and key in self.objects:
             raise KeyError(key)
-        stored = self.objects[key] = Stored(data, self.now_s, metadata)
+        stored = self.objects[key] = S3Object(data, self.clock(), metadata)
         self.on_change("put", key)
         return stored
 
@@ -130,19 +120,15 @@ class ObjectService:
             except (KeyError, ClientError):  # refused: nobody is there to be told
                 return
 
-        self.scheduler.spawn(arrive, "late request", NETWORK)
-
-
-NETWORK = Process("network")
+        self.scheduler.spawn(arrive, "late request", self._network)
 
 
 class Client:
-    """The client of one process: the methods of boto3's that the engine uses."""
+    """The methods of boto3's client that the engine uses."""
 
-    def __init__(self, service: ObjectService, process: Process) -> None:
-        """Send requests of ``process`` to ``service``."""
+    def __init__(self, service: ObjectService) -> None:
+        """Send requests to ``service``."""
         self._service = service
-        self._process = process
 
     def put_object(
         self,
@@ -251,7 +237,7 @@ class Client:
 
         def create() -> dict[str, Any]:
             upload_id = f"upload-{service.draw.getrandbits(64):016x}"
-            service.uploads[upload_id] = Upload(f"{Bucket}/{Key}", service.now_s, dict(Metadata or {}))
+            service.uploads[upload_id] = Upload(f"{Bucket}/{Key}", service.clock(), dict(Metadata or {}))
             return {"UploadId": upload_id, **self._answer()}
 
         return self._write("CreateMultipartUpload", create)
@@ -262,7 +248,7 @@ class Client:
 
         def send() -> dict[str, Any]:
             upload = self._find_upload("UploadPart", UploadId)
-            part = upload.parts[PartNumber] = Stored(data, self._service.now_s, {})
+            part = upload.parts[PartNumber] = S3Object(data, self._service.clock(), {})
             return {"ETag": part.etag, **self._answer()}
 
         return self._write("UploadPart", send)
@@ -357,10 +343,12 @@ class Client:
             answer["Body"] = flip_bit(body, draw)
         return answer
 
-    def _find(self, operation: str, key: str, code: str) -> Stored:
+    def _find(self, operation: str, key: str, code: str) -> S3Object:
         if key not in self._service.objects:
             _refuse(operation, code, 404)
-        return self._service.objects[key]
+        stored = self._service.objects[key]
+        assert isinstance(stored, S3Object)
+        return stored
 
     def _find_upload(self, operation: str, upload_id: str) -> Upload:
         if upload_id not in self._service.uploads:
@@ -368,7 +356,7 @@ class Client:
         return self._service.uploads[upload_id]
 
     def _answer(self, headers: Mapping[str, str] | None = None, status: int = 200) -> dict[str, Any]:
-        date = formatdate(self._service.now_s, usegmt=True)
+        date = formatdate(self._service.clock(), usegmt=True)
         return {"ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, **(headers or {})}}}
 
 

@@ -11,18 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pyspark_ckpt.state_store.blobs.base import retries
-from pyspark_ckpt.state_store.blobs.base.clients import Clients, SharedClient
+from pyspark_ckpt.state_store.blobs.base.clients import Clients
 from pyspark_ckpt.state_store.blobs.s3 import place, requests, uploads
 from pyspark_ckpt.state_store.database import tuning
-from pyspark_ckpt.state_store.s3_settings import S3Settings
 from tests.simulation.invariants import Violation
 from tests.simulation.object_service import Client
 from tests.simulation.plan import Plan
+from tests.simulation.replacing import Slots, installed
 from tests.simulation.scheduler import Killed, Scheduler
-from tests.simulation.standard_library import Slots, installed
 from tests.simulation.world import World
 
 IN_MEMORY = Path("/dev/shm")
@@ -47,7 +45,7 @@ def simulate(plan: Plan) -> Outcome:
     folder = _make_folder(plan.seed)
     with installed(_slots(), scheduler, plan.seed), _as_new():
         world = World(plan, scheduler, folder)
-        vars(requests)["CLIENTS"] = _ClientsOfProcesses(world)
+        vars(requests)["CLIENTS"] = Clients(lambda _: Client(world.service), lambda *_: None)
         violation = ""
         try:
             scheduler.run(world.live)
@@ -76,18 +74,6 @@ def _make_folder(seed: int) -> Path:
 def _slots() -> Slots:
     """Return where the engine meets the standard library."""
     return Slots("pyspark_ckpt.state_store")
-
-
-class _ClientsOfProcesses(Clients[S3Settings, Any]):
-    """The clients of S3, one for each process."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def get(self, settings: S3Settings) -> SharedClient[Any]:  # noqa: ARG002 - all services are one
-        """Return the client of the current process."""
-        process = self._world.scheduler.current.process
-        return SharedClient(Client(self._world.service, process), lambda *_: None)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class World:
         self.draw = random.Random(f"world {plan.seed}")
         self.service = ObjectService(scheduler, plan.seed)
         self.service.weather = plan.weather
-        self.stored = StoredQuery(self.service, f"{BUCKET}/checkpoint/", plan.keep)
+        self.stored = StoredQuery(self.service, f"{BUCKET}/checkpoint", plan.keep)
         options = {
             "retentionGracePeriod": f"{GRACE_S}s",
             "localCheckpoints": "1",
@@ -49,7 +49,6 @@ class World:
         self.epochs: dict[str, int] = {}
         self.format = plan.format
         self.told: list[str] = []
-        self.batches = 0
         self.quiet_until_s = 0.0
         self.has_rotted = self.is_calm = self.is_stopped = False
 
@@ -76,7 +75,6 @@ class World:
     def acknowledge(self, version: int, chain: str) -> None:
         """Note that a driver has committed a batch, and knows it."""
         self.tell(f"version {version} is committed: {chain}")
-        self.batches += 1
 
     def start_driver(self) -> Driver:
         """Start the query, whether another driver runs it or not."""

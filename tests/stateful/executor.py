@@ -101,13 +101,6 @@ class Executor:
         task = next(self._tasks)
         return Txn(self.server, self.server.call("begin", handle=handle, version=version, id=commit_id, attempt=task))
 
-    def compact(self) -> None:
-        """Merge the table files of the live database, as RocksDB does by itself when there are more of them."""
-        for shelf in self.server.stores._shelves.values():
-            live = shelf.store.local.copies.live
-            if live is not None and live.database is not None:
-                live.database.compact()
-
     def close_handles(self) -> None:
         """Give everything back, as an executor does with a store that it is not to keep."""
         handles, self.handles = self.handles, {}

@@ -131,7 +131,7 @@ class Life:
 
     def compact(self, draw: random.Random) -> None:
         """RocksDB merges the table files of a live database: the next snapshot has others, and the old ones end."""
-        self._executor(draw).compact()
+        self._executor(draw).server.compact()
 
     def overlap(self, draw: random.Random) -> None:
         """Both executors work at once, each on its own things, and time passes wherever it likes."""

@@ -20,8 +20,8 @@ from tests.faults.faulty_disk import FULL, READ_ONLY, nearly_full
 from tests.faults.faulty_place import BODY_FAULTS, CALM, FAILURES, KINDS, Network, Weather
 from tests.labs.lab import CallError
 from tests.labs.memory_place import MemoryService
+from tests.labs.stored_objects import StoredObjects
 from tests.stateful.executor import CHECKPOINT, STATE, Executor
-from tests.stateful.stored_objects import StoredObjects
 from tests.stateful.truth import NOTHING, Attempt, Commit, Logged, Run, Truth
 
 T = TypeVar("T")

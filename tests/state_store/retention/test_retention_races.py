@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import Retention
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
 from tests.labs.memory_place import MemoryPlace, MemoryService
-from tests.stateful.stored_objects import StoredObjects
+from tests.labs.stored_objects import StoredObjects
 from tests.stateful.turns import Turns
 
 KEEP = 1

@@ -22,14 +22,21 @@ class StoredObjects:
 
     def require(self, commits: Iterable[Marker]) -> None:
         """Fail unless each commit has a whole chain: deltas down to a snapshot with all its files, or to version 0."""
-        lineage, listed = Lineage.read(self._place), {blob.name for blob in self._place.list("sst")}
+        lineage = Lineage.read(self._place)
         for commit in commits:
-            at = commit
-            while at != EMPTY:
-                if at in lineage.snapshots and self._tables_of(lineage.snapshots[at]) <= listed:
-                    break
-                assert at in lineage.deltas, f"{commit} cannot be restored: nothing is left of {at}"
-                at = lineage.deltas[at][0].parent
+            hole = self.find_hole(commit, lineage)
+            assert hole is None, f"{commit} cannot be restored: nothing is left of {hole}"
+
+    def find_hole(self, commit: Marker, lineage: Lineage) -> Marker | None:
+        """Return the first commit without an object on the way down; None if the chain of ``commit`` is whole."""
+        listed, at = {blob.name for blob in self._place.list("sst")}, commit
+        while at != EMPTY:
+            if at in lineage.snapshots and self._tables_of(lineage.snapshots[at]) <= listed:
+                return None
+            if at not in lineage.deltas:
+                return at
+            at = lineage.deltas[at][0].parent
+        return None
 
     def litter(self, newest: Marker, keep: int) -> set[str]:
         """Objects that a clean-up which has nothing to wait for would have deleted."""
