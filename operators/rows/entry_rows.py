@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, FormChoice, RowCount, StateRows, Written
 from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
 from pyspark_ckpt.state_store.arrays.order import in_order
 from pyspark_ckpt.state_store.arrays.packed import Packed, concatenate, side_by_side
@@ -105,8 +105,8 @@ class Cleared(NamedTuple):
 class EntryRows(StateRows):
     """A state with any number of rows per key. Their *entries*, which follow the key's suffix, order them.
 
-    Written rows have two forms: by key and entry, which is fast for one row at a time, and arrays, which are fast for
-    many. A call that needs the other form converts the rows.
+    Written rows have two forms: by key and entry, which is fast for one row or a few, and arrays, which are fast for
+    many. A call that needs the other form converts the rows: see ``FormChoice``.
     """
 
     def __init__(self, number: int, session: BaseRows) -> None:
@@ -120,6 +120,9 @@ class EntryRows(StateRows):
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
         self._read: tuple[EntryKeys, Cells] | None = None
+        self._base: dict[bytes, bytes | None] = {}
+        """Rows of the base version that the last call for some rows has read, by suffix and entry."""
+        self._choice = FormChoice()
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
@@ -133,10 +136,9 @@ class EntryRows(StateRows):
     def get_cells(self, at: EntryKeys) -> Cells:
         """Return many rows. A place may occur more than once."""
         at = self._reuse_order(at)
-        if sum(map(len, self._written.values())) <= len(at):
-            self._to_arrays()
+        self._choose_form(len(at))
         if self._written or self._cleared:
-            return self._get_each(at)
+            return Cells.of(self._get_each(at))
         cells = self._read_base(at)
         if len(self._writes) > MAX_WRITES:
             self._writes = [_join_writes(self._writes)]
@@ -144,19 +146,38 @@ class EntryRows(StateRows):
             cells = overlay(at.keys, cells, each.at.keys, each.cells)
         return cells
 
-    def _get_each(self, at: EntryKeys) -> Cells:
+    def _get_each(self, at: EntryKeys) -> list[bytes | None]:
         """``get_cells`` from rows that are kept by key."""
         self._to_rows()
+        keys = at.keys.strings()
         rows: list[bytes | None] = []
-        unread = np.zeros(len(at), np.bool_)
-        for position, (suffix, entry, _) in enumerate(at.with_values(Cells.absent(len(at)))):
-            row = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
-            unread[position] = row is UNREAD and suffix not in self._cleared
-            rows.append(None if row is UNREAD else row)
-        base = self._read_base(at.take(unread))
-        for position, row in zip(np.flatnonzero(unread).tolist(), base.strings(), strict=True):
-            rows[position] = row
-        return Cells.of(rows)
+        for key, size in zip(keys, at.suffix_bytes.tolist(), strict=True):
+            row: bytes | None = self._written.get(key[:size], _NOTHING).get(key[size:], UNREAD)
+            rows.append(None if row is UNREAD and key[:size] in self._cleared else row)
+        unread = [place for place, row in enumerate(rows) if row is UNREAD]
+        if not all(keys[place] in self._base for place in unread):
+            sought = sorted({keys[place] for place in unread})
+            found = self._session.get_many(list(map(self._head.__add__, sought)))
+            self._base = dict(zip(sought, found, strict=True))
+        for place in unread:
+            rows[place] = self._base[keys[place]]
+        return rows
+
+    def _choose_form(self, count: int) -> None:
+        """Convert the written rows if a call for ``count`` rows is faster with the other form."""
+        if not self._written:
+            if self._choice.prefers_rows(count, sum(len(each.at) for each in self._writes)):
+                self._to_rows()
+        elif self._has_at_most(count):
+            self._to_arrays()
+
+    def _has_at_most(self, count: int) -> bool:
+        """Return whether up to ``count`` rows are kept by key, without a look at many more."""
+        for rows in self._written.values():
+            count -= len(rows)
+            if count < 0:
+                return False
+        return True
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """Write one row of a key; None deletes it. ``there``: whether the row existed before, if that is known."""
@@ -277,7 +298,7 @@ class EntryRows(StateRows):
     def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
         """See Staged. ``heads``: rows of the same state that precede all entries of their keys, flushed with them."""
         self._count.resolve()
-        self._last_read, self._read = (b"", b"", None), None
+        self._last_read, self._read, self._base = (b"", b"", None), None, {}
         if self._writes and not self._cleared:
             of_heads = [] if heads is None else [heads.take_arrays(end)]
             return newest([each.prefix(self._head) for each in (*of_heads, *self._take_writes(end))])

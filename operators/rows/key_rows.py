@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written, sort_rows
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, FormChoice, RowCount, StateRows, Written, sort_rows
 from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
 from pyspark_ckpt.state_store.arrays.order import find_positions
 from pyspark_ckpt.state_store.arrays.writes import Writes, newest
@@ -22,9 +22,8 @@ MAX_COLUMNS = 4
 class KeyRows(StateRows):
     """A state with one row for each key.
 
-    Written rows have one of two forms: by key, which is fast for one key at a time, or in columns, which is fast for
-    many. A call that needs the other form converts all of them. A processor makes calls of one kind only, so that
-    happens once, after a sweep.
+    Written rows have one of two forms: by key, which is fast for one key or a few, or in columns, which is fast for
+    many. A call that needs the other form converts all of them: see ``FormChoice``.
     """
 
     def __init__(self, number: int, session: BaseRows) -> None:
@@ -40,6 +39,7 @@ class KeyRows(StateRows):
         self._in_order = True
         self._columns: list[tuple[Suffixes, Cells]] = []
         """Written rows in columns; there are none if there are rows by key. For one key, the last one wins."""
+        self._choice = FormChoice()
         self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.absent(0))
         self._ahead: tuple[Suffixes, Cells] | None = None
         """Rows of the base version that are held until the flush. ``_ahead_of``: the same by key, once needed."""
@@ -78,11 +78,9 @@ class KeyRows(StateRows):
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """Return the rows of many different keys, which are in stored order."""
-        if self._written and len(self._written) <= len(suffixes):
-            self._to_columns()
+        self._choose_form(len(suffixes))
         if self._written:
-            base = self._fetch(suffixes.strings)
-            return Cells.of([self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)])
+            return Cells.of(self._get_each(suffixes))
         if self._columns and self._columns[-1][0] is suffixes:
             return self._columns[-1][1]
         cells = self._read_base(suffixes)
@@ -99,11 +97,14 @@ class KeyRows(StateRows):
         """Write the rows of many different keys, which are in stored order."""
         if not len(suffixes):
             return
-        before = self.get_cells(suffixes)
-        self._count.add(int(cells.there.sum()) - int(before.there.sum()))
+        self._choose_form(len(suffixes))
         if self._written:
+            absent = self._get_each(suffixes).count(None)
+            self._count.add(int(cells.there.sum()) - len(suffixes) + absent)
             self._write_all(suffixes, cells)
         else:
+            before = self.get_cells(suffixes)
+            self._count.add(int(cells.there.sum()) - int(before.there.sum()))
             if self._columns and self._columns[-1][0] is suffixes:
                 self._columns.pop()
             self._columns.append((suffixes, cells))
@@ -159,6 +160,14 @@ class KeyRows(StateRows):
         parts = [Writes(suffixes.packed, cells) for suffixes, cells in self._columns]
         return parts[0] if len(parts) == 1 else newest(parts)
 
+    def _choose_form(self, count: int) -> None:
+        """Convert the written rows if a call for ``count`` keys is faster with the other form."""
+        if self._columns:
+            if self._choice.prefers_rows(count, sum(len(suffixes) for suffixes, _ in self._columns)):
+                self._to_rows()
+        elif len(self._written) <= count:
+            self._to_columns()
+
     def _to_columns(self) -> None:
         """Convert rows that are kept by key to columns."""
         if self._written:
@@ -177,14 +186,23 @@ class KeyRows(StateRows):
         self._written.update(zip(suffixes, cells.strings(), strict=True))
 
     def _look_up(self, suffix: bytes) -> bytes | None:
-        upcoming = self._at.upcoming
-        if self._base_of is not upcoming:
-            self._base = dict(zip(upcoming, self._fetch(upcoming), strict=True))
-            self._base_of = upcoming
+        self._load(self._at.upcoming)
         value = self._base.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base[suffix] = self._fetch([suffix])[0]
         return value  # type: ignore[no-any-return]
+
+    def _get_each(self, suffixes: Suffixes) -> list[bytes | None]:
+        """``get`` the rows of some keys, of which those that are not written are read at once."""
+        self._load(suffixes)
+        return list(map(self.get, suffixes))
+
+    def _load(self, suffixes: Sequence[bytes]) -> None:
+        """Read those of ``suffixes`` that are not written from the base version, unless they were the last ones."""
+        if self._base_of is not suffixes:
+            unread = [suffix for suffix in suffixes if suffix not in self._written]
+            self._base = dict(zip(unread, self._fetch(unread), strict=True))
+            self._base_of = suffixes
 
     def _fetch(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
         if self._ahead is not None and not self._ahead_of:

@@ -29,6 +29,11 @@ ROW_BYTES = 256
 """Approximate memory of a row that is written on its own, without its value."""
 
 
+FEWER = 4
+"""A call is small if this many times its rows are held in columns, all of which it searches."""
+MAX_SMALL_CALLS = 8
+"""Some small calls cost less than to convert all rows."""
+
 Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"
 """Rows in stored order; the value is None if the row is deleted."""
 
@@ -80,6 +85,23 @@ def sort_rows(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple
     """Return ``rows`` in stored order, with ``head`` before each key."""
     keys = sorted(rows)
     return zip(map(head.__add__, keys), map(rows.__getitem__, keys), strict=True)
+
+
+class FormChoice:
+    """Tells when rows that are held in columns are better held by key: once many small calls have searched them."""
+
+    def __init__(self) -> None:
+        """Begin without calls."""
+        self._small_calls = 0
+
+    def prefers_rows(self, count: int, held: int) -> bool:
+        """Return whether to convert the ``held`` rows before a call for ``count`` of any rows."""
+        if count * FEWER < held:
+            self._small_calls += 1
+        if self._small_calls <= MAX_SMALL_CALLS:
+            return False
+        self._small_calls = 0
+        return True
 
 
 class RowCount:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import MapState, Ttl
-from pyspark_ckpt.operators.rows import entry_rows, key_rows
+from pyspark_ckpt.operators.rows import entry_rows, key_rows, state_rows
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session import worker as worker_session
 from pyspark_ckpt.state_store.sst import lookup
@@ -171,13 +171,14 @@ def _columns(rows: list[tuple[str, str, int | None]]) -> tuple[Any, Any, pa.Arra
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize("most", [0, 4])
-def test_entries_are_as_a_model_says(most: int) -> None:
+@pytest.mark.parametrize(("most", "small_calls"), [(0, 8), (4, 8), (4, 0)])
+def test_entries_are_as_a_model_says(most: int, small_calls: int) -> None:
     with (
         patch.object(lookup, "MIN_KEYS", 1),
         patch.object(worker_session, "MIN_KEYS", 1),
         patch.object(entry_rows, "MAX_WRITES", most),
         patch.object(key_rows, "MAX_COLUMNS", most),
+        patch.object(state_rows, "MAX_SMALL_CALLS", small_calls),
     ):
         run()
 

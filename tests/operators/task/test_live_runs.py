@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import LongType
 
@@ -83,3 +84,39 @@ def test_a_batch_of_many_groups_comes_to_what_one_group_comes_to(memory_bytes: i
         assert found.stored["it/count"] == len(last)
         again = lab.run(_rows(*sorted(last)), watermark_ms=0, now_ms=NOW_MS, memory_bytes=memory_bytes)
         assert {user: n for user, what, n in again.rows if what == "rows"} == {user: n + 1 for user, n in last.items()}
+
+
+class Numbers(ckpt.VectorProcessor):
+    """Numbers the rows of each user, and keeps each row under its number."""
+
+    count = ckpt.ValueState("count", LongType(), ttl="1 hour")
+    rows = ckpt.MapState("rows", LongType(), LongType())
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        """See the class. A batch has one row of each user."""
+        index = ctx.key_index
+        number = pc.add(pc.fill_null(self.count.get(ctx.keys), 0), 1)
+        self.count.put(ctx.keys, number)
+        numbers = number.take(pa.array(index))
+        self.rows.put_entries(ctx.keys, index, numbers, batch.column("n").combine_chunks())
+        before = self.rows.get_entries(ctx.keys, index, pc.subtract(numbers, 1))
+        columns = [batch.column("user"), pa.repeat("", len(index)), pc.fill_null(before, -1)]
+        return pa.table(columns, schema=OUTPUT)
+
+
+def test_few_rows_after_many_find_what_those_wrote(tmp_path: Path) -> None:
+    all_users = [f"user {n}" for n in range(300)]
+    groups = [all_users, *(all_users[begin : begin + 3] for begin in range(0, 90, 3)), all_users, all_users[:2]]
+    last: dict[str, int] = {}
+    stored = 0
+    with closing(TaskLab(tmp_path, Numbers(), OUTPUT)) as lab:
+        for _ in range(2):
+            expected = []
+            for users in groups:
+                expected.append(sorted((user, "", last.get(user, -1)) for user in users))
+                last.update({user: n for n, user in enumerate(users)})
+                stored += len(users)
+            rows = (_rows(*users) for users in groups)
+            found = lab.run_live(rows, watermark_ms=0, now_ms=NOW_MS, memory_bytes=MEMORY)
+            assert [sorted(group) for group in found.groups] == expected
+            assert (found.stored["it/count"], found.stored["it/rows"]) == (len(all_users), stored)
