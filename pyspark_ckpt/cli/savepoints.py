@@ -277,7 +277,7 @@ def _print_dry_run(restoration: QueryRestore, how: DryRun, *, as_json: bool) -> 
     source = escape_controls(planned.source.url)
     print_text(f"{source}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
     print_table(
-        ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
+        ("operator", "layout", "partitions", "rows with indexes", "objects", "bytes", "how"),
         [
             (
                 names[each.number],
@@ -298,7 +298,7 @@ def _print_dry_run(restoration: QueryRestore, how: DryRun, *, as_json: bool) -> 
     for each in plan.operators:
         if each.expected_rows:
             known = "counted" if each.is_counted else "if they are spread evenly"
-            print_text(f"\nrows of each new partition of operator {each.number}, {known}")
+            print_text(f"\nrows with indexes of each new partition of operator {each.number}, {known}")
             print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
     return 0
 

@@ -113,7 +113,7 @@ def test_a_hot_key_is_seen(checkpoint: Path, tmp_path: Path, call: Call) -> None
     assert call("savepoint", "create", checkpoint, tmp_path / "saved")[0] == 0
     code, output = call("savepoint", "restore", tmp_path / "saved", tmp_path / "new", "-n", 8, "--dry-run")
     assert code == 0
-    assert "rows of each new partition of operator 0, counted" in output
+    assert "rows with indexes of each new partition of operator 0, counted" in output
 
 
 def test_a_place_that_does_not_answer_is_named(call: Call, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from pyspark_ckpt.offline.adopting.avro_rows import AvroRows
 from pyspark_ckpt.offline.adopting.moving import SparkStore, count_partitions
 from pyspark_ckpt.offline.adopting.rows import make_key_codec
 from pyspark_ckpt.offline.adopting.stores import FAMILY_BYTES, Form, Provider
+from pyspark_ckpt.offline.descriptions.operators import name_operator
 from pyspark_ckpt.offline.handing_back.files import Family, write_database, write_snapshot
 from pyspark_ckpt.offline.handing_back.rows import RowReverter
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
@@ -129,9 +130,11 @@ def number_families(meta: StoreMeta) -> dict[str, Family]:
 def find_refusals(operators: Sequence[OperatorVersion], provider: Provider) -> Iterator[str]:
     """Yield why state of some operators cannot be in stores of a provider."""
     for operator in operators:
-        what = f"operator {operator.operator.number} ({operator.operator.name})"
-        if operator.layout is Layout.KEY_GROUPS:
-            yield f"{what} is a keyed operator, with the uids {operator.uids}: Spark has none."
+        is_keyed = operator.layout is Layout.KEY_GROUPS
+        name = name_operator(operator.operator.name, operator.uids, is_keyed=is_keyed)
+        what = f"operator {operator.operator.number} ({name})"
+        if is_keyed:
+            yield f"{what} is a keyed operator: Spark has none."
         elif provider == "hdfs" and any(map(_needs_rocksdb, operator.metas)):
             yield f"{what} has several states in a store, or scans keys in order, so it needs `provider` 'rocksdb'."
     for operator in operators:

@@ -17,7 +17,7 @@ def test_rows_are_counted_and_nothing_is_written(
     assert main(["checkpoint", "adopt", "--dry-run", str(checkpoints / "hdfs"), target, "-n", "5"]) == 0
     said = capsys.readouterr().out
     assert "rows are converted, split and joined" in said
-    assert "rows of each new partition of operator 0, counted" in said
+    assert "rows with indexes of each new partition of operator 0, counted" in said
     assert main(["checkpoint", "adopt", "--dry-run", "--json", str(checkpoints / "join-4"), target, "-n", "5"]) == 0
     (operator,) = json.loads(capsys.readouterr().out)["operators"]
     assert operator["rows"] == sum(operator["expected_rows"]) == 42

@@ -84,7 +84,7 @@ def test_rows_of_a_savepoint_are_counted(
     savepoints.restore(taken, target, parallelism=4)
     assert told == rows_of(target, 4)
     assert main(["savepoint", "restore", taken, f"{target}-2", "-n", "4", "--dry-run"]) == 0
-    assert "rows of each new partition of operator 0, counted" in capsys.readouterr().out
+    assert "rows with indexes of each new partition of operator 0, counted" in capsys.readouterr().out
 
 
 @pytest.mark.in_turn
@@ -111,7 +111,7 @@ def test_nothing_is_read_to_explain_a_restore_quickly(
     for path in Path(query.location, "state", "0").rglob("*.delta"):
         path.write_bytes(path.read_bytes().replace(b"key-", b"yek-"))
     assert main([*command, "--quick"]) == 0
-    assert "rows of each new partition of operator 0, if they are spread evenly" in capsys.readouterr().out
+    assert "rows with indexes of each new partition of operator 0, if they are spread evenly" in capsys.readouterr().out
     assert main(command) == 1
     assert ".delta is damaged" in capsys.readouterr().err
     with pytest.raises(FormatError):
