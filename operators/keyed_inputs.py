@@ -11,6 +11,7 @@ from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, require_frame
 from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, Processor, Result
 from pyspark_ckpt.operators.spark_query import SparkQuery
+from pyspark_ckpt.state_store.arguments import require_truth
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
@@ -73,8 +74,7 @@ def make_keyed_inputs(
 ) -> KeyedInputs[Result]:
     """Return the streams that have these columns. Raises InvalidInputError."""
     who = f"keyed_inputs(uid={uid!r})"
-    if not isinstance(merge, bool):
-        raise InvalidInputError(f"{who}: merge must be True or False, got {merge!r}.")
+    require_truth(merge, f"{who}: merge")
     if not inputs:
         raise InvalidInputError(
             f"{who}: there are no inputs.", hint="Give each a name: orders=ckpt.KeyedInput(orders, by='user')."

@@ -15,15 +15,15 @@ from pyspark_ckpt.offline.handing_back.moving import SparksTarget, find_refusals
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.running.outcome import RescaledQuery
 from pyspark_ckpt.savepoints import collect_options, plan_restore, run_restore
+from pyspark_ckpt.state_store.arguments import Location, location_text, require_truth
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF, REPLAY_FOLDER
-from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.savepoints.creation import pin
+from pyspark_ckpt.state_store.savepoints.creation import hold_logs
 from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.restoring.query_restore import QueryRestore
 from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId, Restored, RestoreRequest
@@ -71,9 +71,9 @@ def branch(
             raise InvalidInputError(f"{source.place.url} has no batch {batch}: {there}.")
         _require_logs(source, batch)
         source.go_back(batch + 1)
-    with pin(source):
+    with hold_logs(source) as (_, logs):
         request = RestoreRequest(query_id="new", shares=True)
-        return run_restore(plan_restore(source, target, request, given), target)
+        return run_restore(plan_restore(source, target, request, given, logs), target)
 
 
 def _require_logs(source: Checkpoint, batch: int) -> None:
@@ -122,6 +122,7 @@ def adopt(
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
+    require_truth(drop_unknown_states, "drop_unknown_states")
     given = collect_options(options, checkpoint, new_checkpoint)
     request = RestoreRequest(parallelism, query_id)
     moving = plan_adoption(checkpoint, new_checkpoint, request, given, drops_unknown_states=drop_unknown_states)

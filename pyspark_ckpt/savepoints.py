@@ -21,6 +21,7 @@ from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.session_confs import find_session
+from pyspark_ckpt.state_store.arguments import Location, location_text, read_mapping, require_truth
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
@@ -28,7 +29,6 @@ from pyspark_ckpt.state_store.checkpoints.replay import find_last_planned, follo
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
-from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
 from pyspark_ckpt.state_store.redistribution.jobs import (
     SMALL_BYTES,
@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
     RunHere,
     Runner,
 )
-from pyspark_ckpt.state_store.savepoints.creation import create, pin, require_newest
+from pyspark_ckpt.state_store.savepoints.creation import create, hold_logs, require_newest
 from pyspark_ckpt.state_store.savepoints.deletion import refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.possession import LOOK_S
@@ -89,6 +89,7 @@ def savepoint(
     """
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
+    require_truth(digests, "digests")
     location, target = find_checkpoint(query_or_checkpoint), location_text(target, "target")
     given = collect_options(options, location, target)
     with run_job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
@@ -127,6 +128,7 @@ def stop_with_savepoint(
         )
     location, target = find_checkpoint(query), location_text(target, "target")
     given = collect_options(options, location, target)
+    require_truth(digests, "digests")
     place, checkpoint = open_target(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
@@ -175,11 +177,8 @@ def restore(
     """
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim must be 'no_claim' or 'claim', got {claim!r}.")
-    if uid_map is not None and not isinstance(uid_map, Mapping):
-        raise InvalidInputError(
-            f"`uid_map` must be a mapping, got {repr(uid_map)[:200]} of type {type(uid_map).__name__}.",
-            hint="Give new uids by their old ones: {'old': 'new'}.",
-        )
+    new_uids = read_mapping(uid_map, "uid_map", "{'old': 'new'}")
+    require_truth(allow_non_restored_state, "allow_non_restored_state")
     if source_names is not None and (isinstance(source_names, str) or not isinstance(source_names, Sequence)):
         raise InvalidInputError(
             f"`source_names` must be a list, got {repr(source_names)[:200]} of type {type(source_names).__name__}.",
@@ -194,7 +193,7 @@ def restore(
     request = RestoreRequest(
         parallelism,
         query_id,
-        dict(uid_map or {}),
+        dict(new_uids),
         allow_non_restored_state,
         tuple(source_names or ()),
         replay_from=earlier,
@@ -234,21 +233,28 @@ def pin_and_plan(source: str, target: str, request: RestoreRequest, given: Optio
     """
     if find_kind(Workplace(given).resolve(source)) is FolderKind.CHECKPOINT:
         checkpoint = Checkpoint(source, given)
-        with pin(checkpoint):
-            yield plan_restore(checkpoint, target, request, given)
+        with hold_logs(checkpoint) as (_, logs):
+            yield plan_restore(checkpoint, target, request, given, logs)
     else:
         yield plan_restore(Savepoint(source, given), target, request, given)
 
 
-def plan_restore(source: Checkpoint, target: str, request: RestoreRequest, given: Options) -> QueryRestore:
+def plan_restore(
+    source: Checkpoint,
+    target: str,
+    request: RestoreRequest,
+    given: Options,
+    held_logs: Mapping[str, bytes] | None = None,
+) -> QueryRestore:
     """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is not pinned. Writes nothing.
 
-    Raises LifecycleError (no batch is committed yet), InvalidInputError, FormatError, StorageError.
+    ``held_logs``: those of the batch, if the query may run meanwhile. Raises LifecycleError (no batch is committed
+    yet), InvalidInputError, FormatError, StorageError.
     """
     if isinstance(source, Savepoint):
         restored = RestoreSource.of_savepoint(source)
     else:
-        restored = RestoreSource.of_checkpoint(source, require_newest(source))
+        restored = RestoreSource.of_checkpoint(source, require_newest(source), held_logs)
     return QueryRestore(RestorePlan.of(restored, target, request, given))
 
 
@@ -340,14 +346,10 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     In a session, locations of ``s3a:``, ``gs:`` and ``abfss:`` use the settings of Hadoop's connectors. These become
     part of the options and contain secret keys, so they are looked up only for such a location.
     """
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidInputError(
-            f"`options` must be a mapping, got {repr(given)[:200]} of type {type(given).__name__}.",
-            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
-        )
+    wanted = read_mapping(given, "options", "{'s3Region': 'eu-north-1'}")
     session = _active_session()
     found = {} if session is None else read_settings(partial(session.conf.get, default=None))
-    options = parse({**found, **(given or {})})
+    options = parse({**found, **wanted})
     if session is None or not any(each.lower().startswith(_CONFIGURED) for each in (*locations, options.remote)):
         return options
     if _is_remote(session):

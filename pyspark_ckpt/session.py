@@ -121,6 +121,11 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     jar was never built), ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "configure()")
+    if not hasattr(builder, "_options"):
+        raise InvalidInputError(
+            f"builder must be SparkSession.builder, got {repr(builder)[:200]} of type {type(builder).__name__}.",
+            hint="For a running session, call attach(spark).",
+        )
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
     if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
         raise InvalidInputError(

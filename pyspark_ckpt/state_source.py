@@ -45,8 +45,12 @@ _OWN = (*_SELECTION, *_OF_A_VERSION, "readChangeFeed", *_BATCHES)
 def register_state_source(spark: SparkSession) -> None:
     """Make ``spark.read.format("ckpt_state")`` known to a session that looked for sources before it was installed.
 
-    Other sessions find it by themselves. Repeating the call does no harm.
+    Other sessions find it by themselves. Repeating the call does no harm. Raises InvalidInputError.
     """
+    if not hasattr(spark, "dataSource"):
+        raise InvalidInputError(
+            f"spark must be a SparkSession, got {repr(spark)[:200]} of type {type(spark).__name__}."
+        )
     try:
         spark.dataSource.register(StateDataSource)
     except AnalysisException as problem:  # from Spark 4.0, if the session has found it

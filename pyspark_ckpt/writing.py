@@ -26,10 +26,10 @@ from pyspark_ckpt.offline.writing.first_files import CHECKPOINT_FORMAT, FIRST_CO
 from pyspark_ckpt.offline.writing.given_rows import guess_bytes
 from pyspark_ckpt.offline.writing.held_state import open_whole
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
+from pyspark_ckpt.state_store.arguments import Location, location_text
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo

@@ -15,11 +15,11 @@ from typing import cast
 
 import msgspec
 
+from pyspark_ckpt.state_store.arguments import remove_dots
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
-from pyspark_ckpt.state_store.location import remove_dots
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.state_store.arguments import read_mapping
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.meta import is_text
 
@@ -59,7 +60,7 @@ class Declared:
             )
         self.name = name
         self.types = dict(types or {})
-        self.aliases = dict(aliases or {})
+        self.aliases = dict(read_mapping(aliases, f"{type(self).__name__} {name!r}: aliases", "{'new': 'old'}"))
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
 
     def __repr__(self) -> str:

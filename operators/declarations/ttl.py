@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal, TypeAlias
 
 from pyspark_ckpt.operators.declarations.durations import milliseconds
+from pyspark_ckpt.state_store.arguments import require_truth
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import TimeToLive
 
@@ -47,8 +48,7 @@ class Ttl:
         ):
             if getattr(self, field) not in known:
                 raise InvalidInputError(f"Ttl: {field} is {getattr(self, field)!r}, not one of {known}.")
-        if not isinstance(self.show_expired, bool):
-            raise InvalidInputError(f"Ttl: show_expired is {self.show_expired!r}, not True or False.")
+        require_truth(self.show_expired, "Ttl: show_expired")
 
     @property
     def duration_ms(self) -> int:

@@ -9,8 +9,8 @@ import re
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
+from pyspark_ckpt.state_store.arguments import Location, location_text
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.location import Location, location_text
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -12,9 +12,9 @@ from pyspark_ckpt.offline.advice.report import Advice, advise_on
 from pyspark_ckpt.queries.handles import count_slots, find_checkpoint, is_query
 from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.savepoints import collect_options
+from pyspark_ckpt.state_store.arguments import Location
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -21,12 +21,12 @@ from pyspark_ckpt.running.leftovers import refuse_other_files
 from pyspark_ckpt.running.new_checkpoint import find_target
 from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.savepoints import collect_options, pin_and_plan
+from pyspark_ckpt.state_store.arguments import Location, location_text
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import PREFIX, Options, read_settings
 from pyspark_ckpt.state_store.savepoints.restoring.request import RestoreRequest
 from pyspark_ckpt.terminal import print_notice

@@ -23,11 +23,11 @@ from pyspark_ckpt.running.preparation import Rescaling, Start, prepare, refuse_o
 from pyspark_ckpt.running.turns import only_call
 from pyspark_ckpt.running.way_back import go_back, start_query
 from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, restore
+from pyspark_ckpt.state_store.arguments import Location
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, add_note, with_hint
 from pyspark_ckpt.state_store.extras import require_extra
-from pyspark_ckpt.state_store.location import Location
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.terminal import print_notice, progress_bar
 

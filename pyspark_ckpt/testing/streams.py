@@ -14,6 +14,7 @@ from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.keyed_inputs import KeyedInputs, make_keyed_inputs
 from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
 from pyspark_ckpt.operators.watermarks import read_idle_after_ms
+from pyspark_ckpt.state_store.arguments import read_mapping
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -91,11 +92,8 @@ class Confs:
     def of(cls, conf: object, parallelism: object, who: str) -> Confs:
         """Return the confs of a harness. Raises InvalidInputError (an unknown option, a wrong value)."""
         partitions = read_groups(parallelism, who, "parallelism")
-        if conf is not None and not isinstance(conf, Mapping):
-            raise InvalidInputError(
-                f"{who}: conf must be a mapping, got {conf!r}.", hint="Give values by names: {'spark.sql...': '...'}."
-            )
-        given = {str(name): str(value) for name, value in (conf or {}).items()}
+        by_name = read_mapping(conf, f"{who}: conf", "{'spark.sql.session.timeZone': 'UTC'}")
+        given = {name: str(value) for name, value in by_name.items()}
         if PARTITIONS_CONF in given:
             raise InvalidInputError(
                 f"{who}: {PARTITIONS_CONF} is the parallelism of the harness.", hint="Give it as parallelism=."

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.savepoints import collect_options, describe_release
+from pyspark_ckpt.state_store.arguments import Location, location_text
 from pyspark_ckpt.state_store.blobs import refuse_secrets
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.extras import require_extra
-from pyspark_ckpt.state_store.location import Location, location_text
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
+from pyspark_ckpt.state_store.attempts.runs import Epochs
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import NONE_CARRIED, read_last_carried
-from pyspark_ckpt.state_store.checkpoints.query.entries import check_content
+from pyspark_ckpt.state_store.checkpoints.query.content import check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, find_watermarks, list_batches, list_operator_files
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
 from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
@@ -107,6 +108,10 @@ class _Start:
             read_migrations(place)
         except FormatError as problem:
             self._problems.append(f"{problem.message} The state of the query cannot be written or copied with it.")
+        try:
+            Epochs(place).find_newest()
+        except FormatError as problem:
+            self._problems.append(f"{problem.message} So it is unknown whether the query was rescaled: it is refused.")
         counts = len(logs) + len(plans), len(of_sources), len(of_operators)
         return StartFiles(*counts, self._bytes_read, tuple(self._problems))
 
@@ -160,7 +165,8 @@ class _Start:
             where = f"{self._place.url}/{name}"
             try:
                 content = check_content(name, self._place.get(name), where)
-                check_form(name, content, where, self._file_offsets)
+                if self._file_offsets:
+                    check_form(name, content, where, self._file_offsets)
                 if name.startswith(("offsets/", f"{REPLAY_FOLDER}/")):
                     require_offsets(content, where)
             except NotFoundError as problem:

@@ -20,8 +20,9 @@ from pyspark_ckpt.state_store.checkpoints.query.carried_plans import (
     read_last_carried,
     write_last_carried,
 )
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite
 from pyspark_ckpt.state_store.checkpoints.query.copying import Target, copy_files
-from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, require_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, list_batches, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.sources import Offsets, parse_offsets
 from pyspark_ckpt.state_store.errors import InvalidInputError

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pyspark_ckpt.state_store.arguments import remove_dots
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, names_scheme, place_at
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -18,7 +19,6 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
-from pyspark_ckpt.state_store.location import remove_dots
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer

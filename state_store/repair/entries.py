@@ -15,7 +15,8 @@ from functools import cached_property
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, NONE_CARRIED, read_last_carried
-from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, decode_json
+from pyspark_ckpt.state_store.checkpoints.query.content import check_content
+from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, find_last_carried, list_batches
 from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
 from pyspark_ckpt.state_store.checkpoints.query.sources import require_offsets

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
@@ -18,6 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.query.copying import (
     copy_logs,
     copy_operators,
     read_logs,
+    require_whole,
 )
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import operator_names
@@ -185,7 +187,8 @@ def _digests(
 def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[OperatorVersion]:
     """Return all operators at ``version``. Raises, from their metadata alone, any error that rules out a savepoint."""
     operators = list_operators(checkpoint, version)
-    list(operator_names(checkpoint.place))  # none is a link
+    with naming_repair(checkpoint.place):
+        require_whole(checkpoint.place, operator_names(checkpoint.place))
     for operator in operators:
         describe_operator(operator, {})  # its layout and types can be read
     if kind == "canonical":

@@ -257,8 +257,13 @@ def grown(lab: Lab, versions: int, every: int) -> tuple[int, list[str]]:
 
 
 def row_key(state: int, key: str) -> bytes:
-    """Key bytes of a row; the hash is made up but fixed."""
-    return encode_hashed_key(state, sum(key.encode()) * 2654435761 % (1 << 32), key.encode())
+    """Key bytes of a row."""
+    return encode_hashed_key(state, row_hash(key), key.encode())
+
+
+def row_hash(key: str) -> int:
+    """The hash of a key, without a sign. It is made up but fixed."""
+    return sum(key.encode()) * 2654435761 % (1 << 32)
 
 
 def read_rows(answer: Mapping[str, Any]) -> Rows:

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
-from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError
 from tests.labs.lab import CallError, Rows, Server
 from tests.simulation.executor import Executor, LostError, Run
-from tests.simulation.history import CHAIN, START, Batch, changes, partition_of
+from tests.simulation.history import QUERY, START, Batch, chain_key, changes, partition_of
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ class Driver:
         self.process.is_dead = True
 
     def _start(self) -> None:
-        world = self.world
-        epochs = Epochs(place_at(world.checkpoint))
+        world, place = self.world, place_at(self.world.checkpoint)
+        self._describe_query(place)
+        epochs = Epochs(place)
         self.epoch = epochs.take(RunObject(RUN_FORMAT, self._id))
         epochs.note(self._id, self.epoch)
         world.epochs[self._id] = self.epoch
@@ -124,6 +125,15 @@ class Driver:
             raise StoppedError(f"the offset log is at {planned[-1]}, the commit log at {self._next - 1}")
         world.tell(f"{self.process} is run {self.epoch}, format {self._format}, and goes on with batch {self._next}")
 
+    def _describe_query(self, place: BlobPlace) -> None:
+        """Write what Spark writes before the first batch."""
+        partitions = self.world.plan.partitions
+        stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}]
+        info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
+        place.put_if_absent("metadata", json.dumps({"id": QUERY}).encode())
+        place.put_if_absent("state/0/_metadata/metadata", f"v1\n{json.dumps(info)}".encode())
+        place.put_if_absent("state/0/0/_metadata/schema", b"\0\2v3")
+
     def _read_chain(self, number: int) -> str:
         return START if number < 0 else Batch.decode(number, self._offsets.read(number)).chain
 
@@ -138,7 +148,7 @@ class Driver:
         batch = self._planned
         if batch is None:
             batch = world.history.plan(number, self._before, world.draw.getrandbits(32))
-            self._offsets.add(number, batch.encode())
+            self._offsets.add(number, batch.encode(world.plan.partitions))
             for log in (self._offsets, self._commits):
                 for old in [each for each in log.numbers() if each < number - world.plan.keep]:
                     log.delete(old)
@@ -208,7 +218,7 @@ class Driver:
         return str(answer["id"])
 
     def _changed(self, rows: Rows, batch: Batch, partition: int) -> dict[str, str | None]:
-        changed: dict[str, str | None] = {CHAIN: batch.chain}
+        changed: dict[str, str | None] = {chain_key(partition, self.world.plan.partitions): batch.chain}
         for key, value in changes(batch.input).items():
             if partition_of(key, self.world.plan.partitions) == partition:
                 if value is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.object_service import LATE_S, Weather
 
 if TYPE_CHECKING:
+    from tests.simulation.scheduler import Process
     from tests.simulation.world import World
 
 Happens = Callable[["World", random.Random], None]
@@ -22,7 +23,7 @@ def _kill_executor(world: World, draw: random.Random) -> None:
 
 def _let_executor_sleep(world: World, draw: random.Random) -> None:
     executor = draw.choice(world.executors)
-    executor.process.asleep_until_s = world.scheduler.now_s + draw.choice((5, 60, 400, 4000)) * draw.random()
+    executor.process.sleep_until(world.scheduler.now_s + draw.choice((5, 60, 400, 4000)) * draw.random())
     world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
 
 
@@ -50,7 +51,7 @@ def _stop_driver(world: World, _: random.Random) -> None:
 def _replace_driver(world: World, draw: random.Random) -> None:
     """A driver sleeps and is thought dead, and another one takes its place."""
     process = world.drivers[-1].process
-    process.asleep_until_s = world.scheduler.now_s + draw.choice((1, 30, 400, 4000)) * draw.random()
+    process.sleep_until(world.scheduler.now_s + draw.choice((1, 30, 400, 4000)) * draw.random())
     world.start_driver()
 
 
@@ -68,6 +69,7 @@ def _change_format(world: World, draw: random.Random) -> None:
 def _go_back(world: World, draw: random.Random) -> None:
     """A user stops the query, waits for requests under way, deletes the newest entries of the logs, and starts it."""
     world.is_stopped = True
+    world.went_back += 1
     for driver in world.drivers:
         world.scheduler.kill(driver.process)
     world.scheduler.sleep(LATE_S)
@@ -99,6 +101,23 @@ def _storm(world: World, draw: random.Random) -> None:
     world.service.weather = before
 
 
+def _working_tool(world: World, draw: random.Random) -> Process | None:
+    working = [process for process in world.tools.processes if not process.is_dead]
+    return draw.choice(working) if working else None
+
+
+def _kill_tool(world: World, draw: random.Random) -> None:
+    if (process := _working_tool(world, draw)) is not None:
+        world.tell(f"{process} is killed")
+        world.scheduler.kill(process)
+
+
+def _let_tool_sleep(world: World, draw: random.Random) -> None:
+    if (process := _working_tool(world, draw)) is not None:
+        process.sleep_until(world.scheduler.now_s + draw.choice((60, 1000, 4000)) * draw.random())
+        world.tell(f"{process} sleeps until {process.asleep_until_s:.0f}")
+
+
 EVENTS: Mapping[str, Happens] = {
     "kill executor": _kill_executor,
     "executor sleeps": _let_executor_sleep,
@@ -112,4 +131,11 @@ EVENTS: Mapping[str, Happens] = {
     "go back": _go_back,
     "quiet": _be_quiet,
     "storm": _storm,
+    "savepoint": lambda world, draw: world.tools.save(draw),
+    "restore": lambda world, draw: world.tools.restore(draw),
+    "branch": lambda world, draw: world.tools.branch(draw),
+    "savepoint is deleted": lambda world, draw: world.tools.delete(draw),
+    "clean-up": lambda world, draw: world.tools.collect(draw),
+    "kill tool": _kill_tool,
+    "tool sleeps": _let_tool_sleep,
 }

@@ -7,13 +7,14 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 
-from tests.labs.lab import Rows
+from tests.labs.lab import Rows, row_hash
 
 KEYS = [f"k{number}" for number in range(8)]
-CHAIN = "chain"
-"""The row of each store that names its history, so that a store that was read says which rows it must have."""
 START = "start"
+QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,17 @@ class Batch:
     input: int
     chain: str
 
-    def encode(self) -> bytes:
-        """Return the entry as Spark would write it: a version, and JSON."""
-        return f"v1\n{json.dumps({'input': self.input, 'chain': self.chain})}".encode()
+    def encode(self, partitions: int) -> bytes:
+        """Return the entry as Spark would write it: a version, confs, and the offset of the only source."""
+        confs = {"spark.sql.shuffle.partitions": str(partitions)}
+        entry = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": confs}
+        offset = {"input": self.input, "chain": self.chain}
+        return f"v1\n{json.dumps(entry)}\n{json.dumps(offset)}".encode()
 
     @classmethod
     def decode(cls, number: int, content: bytes) -> Batch:
         """Read an entry."""
-        body = json.loads(content.partition(b"\n")[2])
+        body = json.loads(content.split(b"\n")[2])
         return cls(number, body["input"], body["chain"])
 
 
@@ -63,11 +67,15 @@ class History:
         mine = {
             key: value for key, value in self._rows[chain].items() if partition_of(key, self.partitions) == partition
         }
-        return {**mine, CHAIN: chain}
+        return {**mine, chain_key(partition, self.partitions): chain}
+
+    def all_rows(self, chain: str) -> Rows:
+        """Return the rows of all partitions after a history."""
+        return {key: value for n in range(self.partitions) for key, value in self.rows(chain, n).items()}
 
     def has(self, rows: Rows, partition: int) -> bool:
         """Return whether rows are those of a history that was planned."""
-        chain = rows.get(CHAIN, START)
+        chain = rows.get(chain_key(partition, self.partitions), START)
         return (chain == START or chain in self._rows) and rows == self.rows(chain, partition)
 
 
@@ -79,5 +87,12 @@ def changes(input_: int) -> dict[str, int | None]:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """Return the partition of a key."""
-    return int(key[1:]) % partitions
+    """Return the partition of a key: the remainder of its hash, which is a signed number for Spark."""
+    number = row_hash(key)
+    return (number - (number >> 31 << 32)) % partitions
+
+
+@cache
+def chain_key(partition: int, partitions: int) -> str:
+    """Return the key of the row that names the history of a store, so that its reader knows which rows it must have."""
+    return next(key for n in count() if partition_of(key := f"chain {n}", partitions) == partition)

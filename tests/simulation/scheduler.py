@@ -37,6 +37,11 @@ class Process:
         self.ahead_s = ahead_s
         self.is_dead = False
         self.asleep_until_s = -math.inf
+        self.has_slept = False
+
+    def sleep_until(self, instant_s: float) -> None:
+        """Let none of its tasks go on until then, as on a machine that is overloaded or suspended."""
+        self.asleep_until_s, self.has_slept = instant_s, True
 
     def __str__(self) -> str:
         """Return the name."""

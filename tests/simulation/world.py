@@ -17,6 +17,7 @@ from tests.simulation.invariants import StoredQuery, Violation
 from tests.simulation.object_service import CALM, LATE_S, ObjectService
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.tools import Tools
 
 GRACE_S = 120
 BUCKET = "bucket"
@@ -51,6 +52,10 @@ class World:
         self.told: list[str] = []
         self.quiet_until_s = 0.0
         self.has_rotted = self.is_calm = self.is_stopped = False
+        self.went_back = 0
+        """How often a user has deleted the newest entries of the logs."""
+        self.grace_s = GRACE_S
+        self.tools: Tools = Tools(self)
 
     @property
     def met(self) -> Counter[str]:
@@ -99,10 +104,9 @@ class World:
         if not isinstance(problem, CallError | CkptError):
             return
         kind = problem.kind if isinstance(problem, CallError) else type(problem).__name__
-        is_cut = not self.is_calm and not {"cut", "flipped"}.isdisjoint(self.plan.weather.kinds)
         allowed = {
             "StorageError": not self.is_calm,
-            "FormatError": is_cut or self.has_rotted,
+            "FormatError": self.has_rotted or (not self.is_calm and self.corrupts_answers),
             "DamagedCopyError": self.has_rotted,
             "ConflictError": self._is_over(run_id),
             "NotFoundError": self._is_over(run_id),
@@ -110,6 +114,11 @@ class World:
         }
         if not allowed.get(kind, False):
             raise Violation(f"{run_id} fails without a reason: {kind}: {problem}")
+
+    @property
+    def corrupts_answers(self) -> bool:
+        """Whether bodies of answers may be cut or have wrong bits."""
+        return not {"cut", "flipped"}.isdisjoint(self.plan.weather.kinds)
 
     def _is_over(self, run_id: str) -> bool:
         """Return whether a later run has begun, whoever knows it. A reader, which is no run, is never over."""
@@ -130,6 +139,7 @@ class World:
         self.scheduler.sleep(30)
         self._recover()
         self._require_readable()
+        self.tools.finish(self.draw)
 
     def _supervise(self) -> None:
         """Start a driver again whenever none is left, as a cluster does."""
@@ -180,6 +190,8 @@ class World:
         self.tell("everything is well from now on")
         self.is_calm = True
         self.service.weather = CALM
+        for process in self.tools.processes:
+            self.scheduler.kill(process)
         self.quiet_until_s = 0.0
         for driver in self.drivers:
             self.scheduler.kill(driver.process)

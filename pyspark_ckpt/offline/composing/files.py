@@ -16,11 +16,10 @@ from pyspark_ckpt.offline.writing.creation import write_files
 from pyspark_ckpt.offline.writing.first_files import describe_operator
 from pyspark_ckpt.offline.writing.held_state import HeldState
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.copying import RenamingTarget, copy_files
 from pyspark_ckpt.state_store.checkpoints.query.entries import (
-    ContentRewrite,
     change_entry,
-    check_content,
     split_lines,
 )
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, SOURCES, operator_names, source_file_names

@@ -13,6 +13,7 @@ from pyspark_ckpt.offline.writing.drafts.draft import draft_store
 from pyspark_ckpt.offline.writing.drafts.store_draft import StoreDraft
 from pyspark_ckpt.offline.writing.held_state import HeldState
 from pyspark_ckpt.operators.declarations.operator import SPARKS_NAME
+from pyspark_ckpt.state_store.arguments import Location, location_text
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
@@ -21,7 +22,6 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
-from pyspark_ckpt.state_store.location import Location, location_text
 
 GivenPart: TypeAlias = "tuple[Location, str | int] | None"
 

@@ -27,6 +27,7 @@ from pyspark_ckpt.offline.reading.rows.partition_rows import OPERATOR_LISTS
 from pyspark_ckpt.offline.reading.rows.state_codec import Decoded, StateCodec, StoredRow
 from pyspark_ckpt.offline.reading.sources import open_location
 from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.state_store.arguments import Location
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.chunks import take_portion
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, NotFoundError
@@ -35,7 +36,6 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, state_range
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.location import Location
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, DeltaStep, list_steps
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 from pyspark_ckpt.state_store.sst.blocks import DELETION

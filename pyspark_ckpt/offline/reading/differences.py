@@ -20,6 +20,7 @@ from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.reader import StateReader, open_state
 from pyspark_ckpt.offline.reading.row_location import read_stored_row
 from pyspark_ckpt.offline.reading.splits import Splits
+from pyspark_ckpt.state_store.arguments import Location
 from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs, next_portion, part_run
 from pyspark_ckpt.state_store.arrays.packed import concatenate
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
@@ -27,7 +28,6 @@ from pyspark_ckpt.state_store.chunks import count_row_bytes, take_portion
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import Descriptor
-from pyspark_ckpt.state_store.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd

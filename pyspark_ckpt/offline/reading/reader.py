@@ -23,11 +23,11 @@ from pyspark_ckpt.offline.reading.sources import Source, open_location, open_sou
 from pyspark_ckpt.offline.reading.splits import Splits
 from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.state_store.arguments import Location, require_truth
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import read_hash
-from pyspark_ckpt.state_store.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,7 @@ def open_state(
             f"version must be an integer, got {version!r} of type {type(version).__name__}.",
             hint="Give a version, or None for the newest one.",
         )
+    require_truth(include_expired, "include_expired")
     wanted = Selection.of(uid, operator, store, state)
     return StateReader(open_location(path, options), wanted, version, include_expired=include_expired)
 

@@ -14,6 +14,7 @@ from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
 from pyspark_ckpt.offline.reading.row_location import find_partition, find_range
 from pyspark_ckpt.offline.reading.rows.state_codec import Wanted
 from pyspark_ckpt.offline.reading.stored_state import StoredState
+from pyspark_ckpt.state_store.arguments import Location, location_text, read_mapping
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
@@ -25,7 +26,6 @@ from pyspark_ckpt.state_store.format.keys import state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, fetch_rows, find_file, rows_in
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
@@ -245,12 +245,8 @@ class FilesSource:
 
 def open_location(path: Location, options: Mapping[str, str] | None) -> Checkpoint:
     """Open what a user names; ``options``: those of docs/options.md without their prefix. Raises as ``state_at``."""
-    if options is not None and not isinstance(options, Mapping):
-        raise InvalidInputError(
-            f"options must be a mapping, got {repr(options)[:200]} of type {type(options).__name__}.",
-            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
-        )
-    return state_at(location_text(path, "path"), parse(options or {}))
+    given = read_mapping(options, "options", "{'s3Region': 'eu-north-1'}")
+    return state_at(location_text(path, "path"), parse(given))
 
 
 def state_at(location: str, options: Options) -> Checkpoint:

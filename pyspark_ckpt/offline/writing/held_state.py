@@ -16,10 +16,9 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
 from pyspark_ckpt.state_store.checkpoints.query.entries import (
-    ContentRewrite,
-    check_content,
     decode_json,
     is_log,
     require_partitions,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, is_log, require_partitions
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content, checking_sources
+from pyspark_ckpt.state_store.checkpoints.query.entries import is_log, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
 from pyspark_ckpt.state_store.errors import NotFoundError
@@ -54,6 +56,16 @@ def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
     return logs
 
 
+def require_whole(source: BlobPlace, names: Iterable[str], change: ContentRewrite = check_content) -> None:
+    """Raise FormatError if one of these objects is damaged, before anything is written. One that has gone is passed.
+
+    ``change`` finds the damage. Also raises StorageError.
+    """
+    for name in names:
+        with suppress(NotFoundError):  # replaced meanwhile by a running query
+            change(name, source.get(name), f"{source.url}/{name}")
+
+
 def copy_logs(
     logs: Mapping[str, bytes], source: BlobPlace, target: Target, change: ContentRewrite = check_content
 ) -> list[QueryFile]:
@@ -66,7 +78,8 @@ def copy_logs(
     for name, content in changed.items():
         target.put(name, content)
     written = [QueryFile.of(name, content) for name, content in changed.items()]
-    return [*written, *copy_files(lambda: source_file_names(source), source, target, change)]
+    checking = checking_sources(source_file_names(source), change)
+    return [*written, *copy_files(lambda: source_file_names(source), source, target, checking)]
 
 
 def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:

@@ -10,9 +10,8 @@ import msgspec
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, require_last_carried
-from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
-from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE
+from pyspark_ckpt.state_store.checkpoints.query.files import LOGS
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, REPLAY_FOLDER, WATERMARKS_FOLDER
 
@@ -100,23 +99,6 @@ def find_confs(entry: dict[str, Any], where: str) -> dict[str, Any]:
     return confs
 
 
-ContentRewrite = Callable[[str, bytes, str], bytes]
-"""Makes the new content of an object from its name, its content and its location."""
-
-
 def is_log(name: str) -> bool:
     """Return whether an object is an entry of a log, or says how many entries there were."""
     return name.startswith(_LOGS) or name == CARRIED_FILE
-
-
-def check_content(name: str, content: bytes, where: str) -> bytes:
-    """Return the same content. Raises FormatError if it is damaged, which a copy would reveal too late."""
-    if name == QUERY:
-        decode_json(content, where)
-    elif name == CARRIED_FILE:
-        require_last_carried(content, where)
-    elif is_log(name):
-        decode_json(split_lines(content, where)[1], where)
-    elif name == MIGRATIONS_FILE:
-        require_migrations(content, where)
-    return content

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from pyspark_ckpt.state_store.checkpoints.query.content import check_content
 from pyspark_ckpt.state_store.checkpoints.query.entries import (
     PARTITIONS_CONF,
     change_entry,
-    check_content,
     decode_json,
     find_confs,
     split_lines,

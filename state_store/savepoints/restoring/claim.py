@@ -158,7 +158,7 @@ class RestoreClaim:
             raise ConflictError(
                 f"{self._place.url} is no longer the target of this restore: it was deleted, or its metadata was "
                 "replaced, perhaps by another run of the same restore that has finished.",
-                hint="See what is there now. To restore again, name a new folder.",
+                hint="See what is there now. If it is not the checkpoint of this restore, name a new folder.",
             )
 
     def _require_exclusive_writes(self) -> None:

@@ -11,25 +11,27 @@ that keep their number of partitions are copied object by object, with all check
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TypeAlias
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.checkpoints.folder_kind import find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.query.content import checking_sources
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     RenamingTarget,
     Target,
     copy_id,
     copy_logs,
     copy_operators,
-    read_logs,
+    require_whole,
 )
-from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import Ids, LogRewriter
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.checkpoints.replay import Replay
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, PROVIDER_CLASS
 from pyspark_ckpt.state_store.format.remote import point_to
 from pyspark_ckpt.state_store.identity import Identity
@@ -114,7 +116,7 @@ class QueryRestore:
         work = Movement(plan, recorded, runner, progress, own.require)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
-        logs = read_logs(self._source.place, plan.source.version - 1)  # first: a query that runs soon deletes them
+        logs = plan.source.read_logs()
         for operator in plan.source.operators:
             states, made = work.redistribute(operator)
             proven += states
@@ -177,10 +179,12 @@ class QueryRestore:
         Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
         """
         place, change = self._source.place, self._proving(self._rewriting({}))
-        for name in (*log_names(place, self.plan.source.version - 1), *operator_names(place)):
-            with suppress(NotFoundError):  # replaced meanwhile by a running query
-                change(name, place.get(name), f"{place.url}/{name}")
-        self._require_all(change)
+        with naming_repair(place) if self.plan.source.others is None else nullcontext():
+            for name, content in self.plan.source.read_logs().items():
+                change(name, content, f"{place.url}/{name}")
+            names = (*source_file_names(place), *operator_names(place))
+            require_whole(place, names, checking_sources(names, change))
+            self._require_all(change)
 
     def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
         """Return the ids that the commit log is to name, with the stores in the order of the old commit log."""

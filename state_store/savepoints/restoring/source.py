@@ -12,6 +12,7 @@ import xxhash
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
+from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
@@ -57,11 +58,15 @@ class RestoreSource:
     """The expected content of Spark's files, if it is known."""
     saved_rows: Mapping[tuple[int, str], SavedRows] = field(default_factory=dict)
     """By operator and store, if it is a canonical savepoint."""
+    held_logs: Mapping[str, bytes] | None = None
+    """The logs of its batch, if the query may run and delete them."""
 
     @classmethod
-    def of_checkpoint(cls, checkpoint: Checkpoint, version: int) -> RestoreSource:
+    def of_checkpoint(
+        cls, checkpoint: Checkpoint, version: int, held_logs: Mapping[str, bytes] | None = None
+    ) -> RestoreSource:
         """Open a checkpoint at a version. Raises FormatError, NotFoundError, StorageError."""
-        return cls(checkpoint, version, list_operators(checkpoint, version))
+        return cls(checkpoint, version, list_operators(checkpoint, version), held_logs=held_logs)
 
     @classmethod
     def of_savepoint(cls, savepoint: Savepoint) -> RestoreSource:
@@ -69,6 +74,10 @@ class RestoreSource:
         info = savepoint.info
         saved = {(rows.operator, rows.name): rows for rows in info.rows}
         return cls(savepoint, info.version, savepoint.versions(), files=info.files, saved_rows=saved)
+
+    def read_logs(self) -> Mapping[str, bytes]:
+        """Return the logs that a query needs to continue. Raises as ``copying.read_logs``."""
+        return read_logs(self.checkpoint.place, self.version - 1) if self.held_logs is None else self.held_logs
 
     @property
     def url(self) -> str:

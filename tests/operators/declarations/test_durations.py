@@ -37,7 +37,7 @@ def test_a_time_to_live_says_what_is_wrong_with_it() -> None:
     assert Ttl("50000000000 days").duration_ms < 1 << 62
     with pytest.raises(InvalidInputError, match=r"'99999999999999999999 days' is too long"):
         Ttl("99999999999999999999 days")
-    with pytest.raises(InvalidInputError, match="show_expired is 'no', not True or False"):
+    with pytest.raises(InvalidInputError, match="show_expired must be True or False, got 'no'"):
         Ttl("1 day", show_expired="no")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="clock is 'wall'"):
         Ttl("1 day", clock="wall")  # type: ignore[arg-type]

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, RunObject
 from pyspark_ckpt.state_store.blobs import Blob, LocalPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
+from pyspark_ckpt.state_store.format.names import run_name
+from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import parse
 from tests.labs.saved_query import Query, written
 
@@ -89,6 +92,15 @@ def test_a_damaged_log_is_named(name: str, content: bytes, query: Query, capsys:
     (Path(query.location) / name).write_bytes(content)
     code, told = verify(query, capsys)
     assert (code, f"{name} " in told, "Spark does not start the query with it." in told) == (1, True, True), told
+
+
+def test_a_damaged_number_of_the_newest_run_is_named(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    query.place.put(run_name(1), seal(RunObject(RUN_FORMAT, "the run before"))[:9])
+    query.place.put(run_name(2), (newest := seal(RunObject(RUN_FORMAT, "the run"))))
+    assert verify(query, capsys)[0] == 0
+    query.place.put(run_name(2), newest[:60])
+    code, told = verify(query, capsys)
+    assert (code, f"{run_name(2)} is damaged: " in told) == (1, True), told
 
 
 def test_a_query_that_commits_meanwhile_is_not_taken_for_a_damaged_one(query: Query) -> None:

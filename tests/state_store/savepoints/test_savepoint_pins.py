@@ -149,7 +149,7 @@ def test_a_savepoint_has_nothing_that_a_source_dropped_while_it_was_copied(
 
     def compacting(place: LocalPlace, name: str, *more: Any) -> bytes:  # noqa: ANN401
         if (place.url, name) == (query.location, "sources/0/1") and next(begun, None):
-            compacted.put("sources/0/2.compact", b"v1\n")
+            compacted.put("sources/0/2.compact", b"v1\n{}\n{}")
             for each in ("sources/0/0", "sources/0/1"):
                 compacted.delete(each)
         return get(place, name, *more)

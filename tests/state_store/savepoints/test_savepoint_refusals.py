@@ -46,6 +46,9 @@ def remove(pattern: str) -> Callable[[Path], None]:
     return act
 
 
+SCHEMA = "state/0/0/_metadata/schema"
+
+
 def forget_partitions(checkpoint: Path) -> None:
     path = checkpoint / "offsets" / "1"
     path.write_bytes(path.read_bytes().replace(b"spark.sql.shuffle.partitions", b"spark.sql.shuffle.partitionz"))
@@ -65,6 +68,7 @@ HARMS: dict[str, tuple[Callable[[Path], None], type[CkptError]]] = {
     "a missing offset log": (remove("offsets/0"), NotFoundError),
     "an unknown number of partitions": (forget_partitions, FormatError),
     "cut metadata of an operator": (cut("state/0/_metadata/metadata"), FormatError),
+    "a cut schema": (cut(SCHEMA), FormatError),
     "a missing commit": (remove(f"state/0/0/{2:020d}-*"), NotFoundError),
     "a missing delta before": (remove(f"state/0/0/{1:020d}-*"), NotFoundError),
     "a link": (link_sources, InvalidInputError),
@@ -83,6 +87,34 @@ def test_a_savepoint_that_is_refused_leaves_its_target_empty(harm: str, kind: Ki
     assert files(target) == {}
     assert "unfinished" not in refused.value.hint
     assert list((Path(query.location) / "_ckpt" / "pins").glob("*")) == []
+
+
+@pytest.mark.parametrize("harmed", [SCHEMA, "commits/0", "sources/0/1"])
+def test_a_restore_from_damaged_files_is_refused_before_it_writes(harmed: str, quick_path: Path) -> None:
+    query, target = Query(str(quick_path / "query"), 1, operators=(1,)), quick_path / "restored"
+    query.run(2)
+    cut(harmed)(Path(query.location))
+    with pytest.raises(FormatError, match=f"{harmed} is damaged") as refused:
+        savepoints.restore(query.location, target, parallelism=2)
+    assert f"`pyspark-ckpt checkpoint repair {query.location}`" in refused.value.hint
+    assert files(target) == {}
+
+
+@pytest.mark.parametrize("harmed", [SCHEMA, "sources/0/1"])
+def test_a_savepoint_that_was_taken_of_damaged_files_is_not_all_right(
+    harmed: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, target = Query(str(quick_path / "query"), 1, operators=(1,)), quick_path / "taken"
+    query.run(2)
+    cut(harmed)(Path(query.location))
+    with monkeypatch.context() as before:  # as an earlier release took it
+        before.setattr("pyspark_ckpt.state_store.checkpoints.query.content.check_form", lambda *_: None)
+        savepoints.savepoint(query.location, target)
+    assert main(["savepoint", "verify", str(target)]) == 1
+    assert f"{target / harmed} is damaged: " in capsys.readouterr().out
+    with pytest.raises(FormatError, match=f"{harmed} is damaged"):
+        savepoints.restore(target, quick_path / "restored")
+    assert files(quick_path / "restored") == {}
 
 
 def test_a_savepoint_of_a_query_without_a_batch_leaves_its_target_empty(quick_path: Path) -> None:

@@ -44,10 +44,21 @@ UNTYPED_READER: Any = open_state
         (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
         (
             lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]),
-            r"`uid_map` must be a mapping, got \['a'\] of type list",
+            r"uid_map must be a mapping with text as keys, got \['a'\] of type list",
         ),
+        (lambda: UNTYPED.restore("/from", "/to", uid_map={5: "a"}), r"uid_map must be .*, got \{5: 'a'\} of type dict"),
+        (lambda: UNTYPED.restore("/from", "/to", options={5: "a"}), r"options must be a mapping with text as keys"),
+        (
+            lambda: UNTYPED.restore("/from", "/to", allow_non_restored_state="false"),
+            "allow_non_restored_state must be True or False, got 'false' of type str",
+        ),
+        (lambda: UNTYPED.savepoint("/from", "/to", digests="no"), "digests must be True or False, got 'no'"),
+        (lambda: UNTYPED_READER("/from", include_expired=None), "include_expired must be True or False, got None"),
         (lambda: UNTYPED_READER("/from", version="3"), "version must be an integer, got '3' of type str"),
-        (lambda: UNTYPED_READER("/from", options=["x"]), r"options must be a mapping, got \['x'\] of type list"),
+        (
+            lambda: UNTYPED_READER("/from", options=["x"]),
+            r"options must be a mapping with text as keys, got \['x'\] of type list",
+        ),
         (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
     ],
 )
