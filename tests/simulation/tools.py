@@ -207,7 +207,7 @@ class Tools:
             "FormatError": not before.is_calm and world.corrupts_answers,
             "NotFoundError": was_away or "minBatchesToRetain" in problem.hint or "/savepoint-" in str(problem),
             "ConflictError": was_away or "/savepoint-" in str(problem),
-            "InvalidInputError": "/savepoint-" in str(problem) or "/restored-" in str(problem),
+            "InvalidInputError": not before.has_batch or "/savepoint-" in str(problem) or "/restored-" in str(problem),
             "LifecycleError": went_back or not before.has_batch,
         }
         if not allowed.get(type(problem).__name__, False):

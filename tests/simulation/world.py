@@ -51,7 +51,7 @@ class World:
         self.format = plan.format
         self.told: list[str] = []
         self.quiet_until_s = 0.0
-        self.has_rotted = self.is_calm = self.is_stopped = False
+        self.has_rotted = self.is_calm = self.is_stopped = self.is_settled = False
         self.went_back = 0
         """How often a user has deleted the newest entries of the logs."""
         self.grace_s = GRACE_S
@@ -105,8 +105,8 @@ class World:
             return
         kind = problem.kind if isinstance(problem, CallError) else type(problem).__name__
         allowed = {
-            "StorageError": not self.is_calm,
-            "FormatError": self.has_rotted or (not self.is_calm and self.corrupts_answers),
+            "StorageError": not self.is_settled,
+            "FormatError": self.has_rotted or (not self.is_settled and self.corrupts_answers),
             "DamagedCopyError": self.has_rotted,
             "ConflictError": self._is_over(run_id),
             "NotFoundError": self._is_over(run_id),
@@ -197,6 +197,7 @@ class World:
             self.scheduler.kill(driver.process)
         asleep_s = max(executor.process.asleep_until_s for executor in self.executors) - self.scheduler.now_s
         self.scheduler.sleep(max(0.0, asleep_s) + 2 * LATE_S)
+        self.is_settled = True
         for executor in self.executors:
             if self.draw.random() < 0.3:
                 executor.kill(keeps_disk=self.draw.random() < 0.5)

@@ -10,7 +10,13 @@ from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content, checking_sources
 from pyspark_ckpt.state_store.checkpoints.query.entries import is_log, require_partitions
-from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names, source_file_names
+from pyspark_ckpt.state_store.checkpoints.query.files import (
+    QUERY,
+    log_names,
+    make_missing_error,
+    operator_names,
+    source_file_names,
+)
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
 from pyspark_ckpt.state_store.errors import NotFoundError
 
@@ -48,9 +54,14 @@ def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
     Do this first: a running query soon deletes its logs. Raises here any error that a copy of the logs or of the
     sources would raise: NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
     """
-    names = [name for name in log_names(source, batch) if is_log(name)]
+    logs: dict[str, bytes] = {}
     with naming_repair(source):
-        logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
+        for name in filter(is_log, list(log_names(source, batch))):
+            try:
+                content = source.get(name)
+            except NotFoundError as problem:
+                raise make_missing_error(source, name, batch) from problem
+            logs[name] = check_content(name, content, f"{source.url}/{name}")
         name = f"offsets/{batch}"
         require_partitions(logs[name], f"{source.url}/{name}")
     return logs

@@ -63,15 +63,20 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
     missing = sorted(wanted - found)
     if missing:
-        raise NotFoundError(
-            f"{checkpoint.url}/{missing[0]} is missing, and without it no query can continue after batch {batch}.",
-            hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain, the number of batches whose logs it "
-            f"keeps. If it has stopped, restore the file from a backup. {advise_repair(checkpoint)}".rstrip(),
-        )
+        raise make_missing_error(checkpoint, missing[0], batch)
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
     yield from watermarks
     yield from _find_replay(checkpoint, batch + (2 if f"offsets/{batch + 1}" in found else 1))
     yield from source_file_names(checkpoint)
+
+
+def make_missing_error(checkpoint: BlobPlace, name: str, batch: int) -> NotFoundError:
+    """Return the error for a log that is missing although ``batch`` needs it. Raises StorageError."""
+    return NotFoundError(
+        f"{checkpoint.url}/{name} is missing, and without it no query can continue after batch {batch}.",
+        hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain, the number of batches whose logs it "
+        f"keeps. If it has stopped, restore the file from a backup. {advise_repair(checkpoint)}".rstrip(),
+    )
 
 
 def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:

@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
-from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
 from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError
@@ -91,7 +91,10 @@ class RestoreSource:
 
     def count_partitions(self) -> int:
         """Return the number of partitions of its stateful operators. Raises FormatError, StorageError."""
-        return read_partitions(self.checkpoint.place, self.version - 1)
+        place, name = self.checkpoint.place, f"offsets/{self.version - 1}"
+        if self.held_logs is not None:
+            return require_partitions(self.held_logs[name], f"{place.url}/{name}")
+        return read_partitions(place, self.version - 1)
 
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """Return the rows of a store, if this is a canonical savepoint."""
@@ -105,10 +108,14 @@ class RestoreSource:
 
     def digest(self) -> str:
         """Return what tells it from another source at its URL. Raises NotFoundError (a log is gone), StorageError."""
+        return self._digest(self.held_logs)
+
+    def _digest(self, held_logs: Mapping[str, bytes] | None) -> str:
         place = self.checkpoint.place
         if isinstance(self.checkpoint, Savepoint):
             return xxhash.xxh3_128_hexdigest(place.get(NAME))
-        logs = [place.get(f"{log}/{self.version - 1}") for log in LOGS]
+        names = [f"{log}/{self.version - 1}" for log in LOGS]
+        logs = [place.get(name) if held_logs is None else held_logs[name] for name in names]
         commits = [
             f"{store.identity.short} {store.meta.id}"
             for operator in self.operators
@@ -120,7 +127,7 @@ class RestoreSource:
     def require_unchanged(self, digest: str) -> None:
         """Raise ConflictError if the source at its URL no longer has this ``digest``; StorageError."""
         try:
-            found = self.digest()
+            found = self._digest(None)
         except NotFoundError:
             if not isinstance(self.checkpoint, Savepoint):  # the query runs: it has deleted logs after they were copied
                 return
