@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,10 @@ from pyspark_ckpt.moving import branch
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints import creation
+from pyspark_ckpt.state_store.savepoints.restoring import source
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.query_restore import QueryRestore
 from tests.labs.saved_query import Query, files, stored, written
 from tests.services.s3_server import S3Service
 
@@ -38,6 +43,32 @@ def test_a_branch_of_each_retained_batch_has_its_state(quick_path: Path) -> None
     assert branch(query.location, quick_path / "newest").version == query.version
     assert stored(str(quick_path / "newest")) == (query.version, 2, query.rows)
     assert files(quick_path / "query") == before
+
+
+@pytest.mark.parametrize("step", ["list_operators", "RestorePlan.of", "QueryRestore.run", "read_logs"])
+def test_a_branch_outlives_the_logs_of_its_batch(step: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the branch does next, the running query has just deleted the logs of its batch."""
+    query = written(quick_path / "query", 2)
+    version, rows = query.version, deepcopy(query.rows)
+    owner: Any = {"list_operators": source, "RestorePlan.of": RestorePlan, "QueryRestore.run": QueryRestore}.get(
+        step, creation
+    )
+    name = step.rpartition(".")[2]
+    act = getattr(owner, name)
+    is_first = iter([True])
+
+    def run_on(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+        if next(is_first, False):
+            query.run(3)
+            query.purge(2)
+        return act(*given, **named)
+
+    monkeypatch.setattr(owner, name, run_on)
+    done = branch(query.location, quick_path / "branch")
+    if step == "read_logs":  # it begins again
+        version, rows = query.version, query.rows
+    assert done.version == version
+    assert stored(str(quick_path / "branch")) == (version, 2, rows)
 
 
 def test_table_files_are_shared_and_belong_to_each_checkpoint(quick_path: Path) -> None:
