@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
+from pyspark_ckpt.state_store.checkpoints.query.content import checking_forms
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     copy_id,
     copy_logs,
@@ -22,7 +23,7 @@ from pyspark_ckpt.state_store.checkpoints.query.copying import (
     require_whole,
 )
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
-from pyspark_ckpt.state_store.checkpoints.query.files import operator_names
+from pyspark_ckpt.state_store.checkpoints.query.files import operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import (
     CkptError,
@@ -94,7 +95,7 @@ def create(
         operators = _list_operators(checkpoint, version, kind)
         possession.take(version)
         own = possession.folder
-        files = copy_logs(logs, checkpoint.place, own)
+        files = copy_logs(logs, checkpoint.place, own, checking_forms(source_file_names(checkpoint.place)))
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
         read: dict[tuple[int, str, str], Digest] = {}
@@ -188,7 +189,7 @@ def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[Op
     """Return all operators at ``version``. Raises, from their metadata alone, any error that rules out a savepoint."""
     operators = list_operators(checkpoint, version)
     with naming_repair(checkpoint.place):
-        require_whole(checkpoint.place, operator_names(checkpoint.place))
+        require_whole(checkpoint.place, operator_names(checkpoint.place), checking_forms(()))
     for operator in operators:
         describe_operator(operator, {})  # its layout and types can be read
     if kind == "canonical":

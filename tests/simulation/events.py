@@ -135,7 +135,7 @@ EVENTS: Mapping[str, Happens] = {
     "restore": lambda world, draw: world.tools.restore(draw),
     "branch": lambda world, draw: world.tools.branch(draw),
     "savepoint is deleted": lambda world, draw: world.tools.delete(draw),
-    "clean-up": lambda world, draw: world.tools.collect(draw),
+    "clean-up": lambda world, draw: world.tools.collect(waits=draw.random() < 0.5),
     "kill tool": _kill_tool,
     "tool sleeps": _let_tool_sleep,
 }

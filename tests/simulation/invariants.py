@@ -73,6 +73,17 @@ class StoredQuery:
             self.deleted[f"deleted {_kind_of(name)}"] += 1
             self._require_restorable(int(name.split("/")[2]), name)
 
+    def find_left_over(self) -> list[str]:
+        """Return what a clean-up should have deleted. In format 1, any commit may be the one that stands."""
+        number = self.numbers("commits")[-1]
+        ids, found = self.ids_of(number), list[str]()
+        for partition, objects in self._stores.items():
+            place = self._service.place(self.key(f"state/0/{partition}"))
+            commits = [Marker(number + 1, ids[partition])] if ids else Lineage.read(place).list_commits(number + 1)
+            left = set.intersection(*(objects.litter(commit, self._keep) for commit in commits))
+            found += [f"{place.url}/{name}" for name in sorted(left)]
+        return found
+
     def _require_restorable(self, partition: int, deleted: str) -> None:
         """Fail unless every retained version of a store can be restored from what is stored."""
         place = self._service.place(self.key(f"state/0/{partition}"))

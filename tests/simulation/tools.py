@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BUCKET = "s3://bucket"
+TIDY_S = 3 * 24 * 3600.0
+"""After this, pins and unfinished uploads of processes that have died are garbage."""
 KINDS: tuple[Kind, ...] = ("native", "canonical")
 
 
@@ -156,10 +158,12 @@ class Tools:
         del self.savepoints[target]
         self._begin(f"deletion of {target}", lambda: delete(target, self._options))
 
-    def collect(self, draw: random.Random) -> None:
-        """Delete the garbage of the query's checkpoint, as ``pyspark-ckpt checkpoint gc`` does."""
+    def collect(self, *, waits: bool) -> None:
+        """Delete the garbage of the query's checkpoint, as ``pyspark-ckpt checkpoint gc`` does.
+
+        ``waits``: it goes on with table files after the grace period.
+        """
         grace_s, keep = self._world.grace_s, self._world.plan.keep
-        again = draw.random() < 0.5
 
         def act() -> None:
             checkpoint = Checkpoint(self._world.checkpoint, self._options)
@@ -168,7 +172,7 @@ class Tools:
             try:
                 for _, identity in checkpoint.stores():
                     collector.clean(identity)
-                if again and (waiting := collector.waiting()):
+                if waits and (waiting := collector.waiting()):
                     self._world.scheduler.sleep(grace_s + 1)
                     checkpoint.look_again()
                     for identity in waiting:
@@ -231,9 +235,22 @@ class Tools:
             self._finish(
                 partial(self._restore, Restore(url, url.replace("savepoint", "last"), draw.randint(1, 4)), draw)
             )
+        self._require_tidy()
         process = Process("last look")
         self._world.scheduler.spawn(self._require_right, "last look", process)
         self._world.scheduler.wait(lambda: process.is_dead)
+
+    def _require_tidy(self) -> None:
+        """Fail unless a clean-up, once all pins and uploads are old, leaves nothing that is not needed."""
+        world = self._world
+        for executor in world.executors:  # the stores of the last run do no more
+            executor.kill(keeps_disk=False)
+        world.scheduler.sleep(TIDY_S)
+        self._finish(partial(self.collect, waits=True))
+        if world.service.uploads:
+            raise Violation(f"uploads are left: {list(world.service.uploads)}")
+        if left := world.stored.find_left_over():
+            raise Violation(f"objects are left that nothing needs: {left[:5]}, {len(left)} in all")
 
     def _finish(self, begin: Callable[[], None]) -> None:
         before = self.done

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, require_last_carried
 from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, is_log, split_lines
-from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, choose_source_files
+
+_SOURCES = f"{SOURCES}/"
 
 ContentRewrite = Callable[[str, bytes, str], bytes]
 """Makes the new content of an object from its name, its content and its location."""
@@ -24,17 +26,18 @@ def check_content(name: str, content: bytes, where: str) -> bytes:
         decode_json(split_lines(content, where)[1], where)
     elif name == MIGRATIONS_FILE:
         require_migrations(content, where)
-    elif not name.startswith("sources/"):
-        check_form(name, content, where)
     return content
 
 
-def checking_sources(names: Iterable[str], change: ContentRewrite = check_content) -> ContentRewrite:
-    """Return ``change`` with a check of those files of sources among ``names`` that a start may read."""
-    needed = set(choose_source_files(name for name in names if name.startswith("sources/")))
+def checking_forms(names: Iterable[str], change: ContentRewrite = check_content) -> ContentRewrite:
+    """Return ``change`` with a check of schemas, and of those files of sources among ``names`` that a start may read.
+
+    The files of a savepoint are not checked so: they are proven to be what they were when it was taken.
+    """
+    needed = set(choose_source_files(name for name in names if name.startswith(_SOURCES)))
 
     def check(name: str, content: bytes, where: str) -> bytes:
-        if name in needed:
+        if name in needed or not name.startswith(_SOURCES):
             check_form(name, content, where)
         return change(name, content, where)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content, checking_sources
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.entries import is_log, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import (
     QUERY,
@@ -89,8 +89,7 @@ def copy_logs(
     for name, content in changed.items():
         target.put(name, content)
     written = [QueryFile.of(name, content) for name, content in changed.items()]
-    checking = checking_sources(source_file_names(source), change)
-    return [*written, *copy_files(lambda: source_file_names(source), source, target, checking)]
+    return [*written, *copy_files(lambda: source_file_names(source), source, target, change)]
 
 
 def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:

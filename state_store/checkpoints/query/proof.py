@@ -8,7 +8,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content, checking_sources
+from pyspark_ckpt.state_store.checkpoints.query.content import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
@@ -59,8 +59,7 @@ class LogProof:
 
 def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
     """Return the damage in a savepoint's files of a query that makes a restore refuse it. Raises StorageError."""
-    known, problems = {file.name for file in files}, list[str]()
-    proof = LogProof(files, checking_sources(known))
+    proof, known, problems = LogProof(files), {file.name for file in files}, list[str]()
 
     def prove(names: Iterable[str]) -> None:
         for name in names:

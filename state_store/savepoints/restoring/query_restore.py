@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.checkpoints.folder_kind import find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.checkpoints.query.content import checking_sources
+from pyspark_ckpt.state_store.checkpoints.query.content import checking_forms
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     RenamingTarget,
     Target,
@@ -183,7 +183,8 @@ class QueryRestore:
             for name, content in self.plan.source.read_logs().items():
                 change(name, content, f"{place.url}/{name}")
             names = (*source_file_names(place), *operator_names(place))
-            require_whole(place, names, checking_sources(names, change))
+            is_proven = self.plan.source.files is not None
+            require_whole(place, names, change if is_proven else checking_forms(names, change))
             self._require_all(change)
 
     def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:

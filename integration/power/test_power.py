@@ -1,0 +1,202 @@
+"""A loss of power leaves all that was acknowledged, at any moment, and whatever a file system makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import pyspark_ckpt as ckpt
+from integration.power.crash_states import Disk, Tree, digest, write
+from integration.power.query import Settings
+from integration.power.recording import Operation, can_record, read, record
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
+from tests.labs.saved_query import SAVEPOINT_KINDS, stored, written
+
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(not can_record(), reason="NOT RUN: needs strace.")]
+
+FILES = 8
+KEYS = 5
+FORMATS = (1, 2)
+STATES = int(os.environ.get("CKPT_POWER_STATES", "120"))
+"""How many states of each run are looked at; 0 means all."""
+T = TypeVar("T")
+
+
+def _write_lines(folder: Path) -> list[Counter[str]]:
+    """Write the files, in the order in which Spark reads them; return the counts after each batch, none first."""
+    folder.mkdir()
+    counts = [Counter[str]()]
+    for number in range(FILES):
+        lines = [f"key {(number * each) % KEYS}" for each in range(1, 3 + number % 3)]
+        counts.append(counts[-1] + Counter(lines))
+        path = folder / f"{number:04d}.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    return counts
+
+
+def _states(operations: Sequence[Operation], disk: Disk, acknowledged: Path) -> Iterator[tuple[int, Tree]]:
+    """Yield each state that a loss of power may leave once, with the number of batches acknowledged by then."""
+    seen, batches = set[tuple[int, bytes]](), 0
+    for operation in operations:
+        if operation.path.startswith(f"{acknowledged}/"):
+            if operation.kind == "create":
+                batches = max(batches, int(Path(operation.path).name))
+            continue
+        disk.apply(operation)
+        for tree in disk.states():
+            known = batches, digest(tree)
+            if known not in seen:
+                seen.add(known)
+                yield batches, tree
+
+
+def _require_whole(checkpoint: Path, batches: int, counts: Sequence[Counter[str]]) -> None:
+    """Fail unless a query that starts here goes on after ``batches`` or more, with the right state."""
+    place = place_at(str(checkpoint))
+    committed = max(list_batches(place, "commits"), default=-1) + 1
+    assert committed >= batches, f"{batches} batches were acknowledged, {committed} are committed"
+    if not (checkpoint / "metadata").exists():  # a query begins anew, as it did
+        assert committed == 0
+        return
+    _run("checkpoint", "verify", str(checkpoint))
+    if committed:
+        with ckpt.reading.open_state(checkpoint) as state:
+            rows = state.to_arrow()
+        keys = rows.column("key").combine_chunks().field("value").to_pylist()
+        found = dict(zip(keys, rows.column("value").combine_chunks().field("count").to_pylist(), strict=True))
+        assert found == dict(counts[committed])
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_what_was_acknowledged_is_there_after_a_loss_of_power(version: int, tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path / "lines"), str(tmp_path / "checkpoint"), str(tmp_path / "acks"), version)
+    counts, acknowledged, checkpoint = _write_lines(tmp_path / "lines"), tmp_path / "acks", tmp_path / "checkpoint"
+    acknowledged.mkdir()
+    checkpoint.mkdir()
+    disk = Disk(checkpoint)
+    record(settings.command(), tmp_path / "trace", dict(os.environ))
+    operations = list(read(tmp_path / "trace", [checkpoint, acknowledged]))
+    looked = 0
+    for batches, tree in _some(_states(operations, disk, acknowledged)):
+        with _written(tree, tmp_path / "after") as after:
+            _require_whole(after, batches, counts)
+        looked += 1
+    assert looked, "there are states"
+    unsynced = [each for each in operations if each.kind != "sync"]
+    with (
+        pytest.raises(AssertionError),
+        _written(_last(unsynced, checkpoint, acknowledged), tmp_path / "after") as after,
+    ):
+        _require_whole(after, FILES, counts)
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_a_savepoint_is_whole_or_unfinished_after_a_loss_of_power(kind: str, tmp_path: Path) -> None:
+    query, target = written(tmp_path / "query", 2), tmp_path / "saved" / "point"
+    target.parent.mkdir()
+    finished = 0
+    for is_over, tree in _some(
+        _states_of(["savepoint", "create", query.location, str(target), "--kind", kind], target)
+    ):
+        with _written(tree, tmp_path / "after") as after:
+            found = find_savepoint_kind(place_at(str(after / "point")))
+            if found is None or found is FolderKind.UNFINISHED_SAVEPOINT:
+                assert not is_over, "what was acknowledged is gone"
+                _run("savepoint", "delete", str(after / "point"), allowed=(0, 2))
+                _run("savepoint", "create", query.location, str(after / "point"), "--kind", kind)
+            else:
+                finished += 1
+            _run("savepoint", "verify", str(after / "point"))
+            if finished % RESTORED == 1:
+                _run("savepoint", "restore", str(after / "point"), str(after / "restored"))
+                assert stored(str(after / "restored")) == (query.version, 2, query.rows)
+    assert finished
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_a_restore_goes_on_or_is_over_after_a_loss_of_power(partitions: int, tmp_path: Path) -> None:
+    query, saved, target = written(tmp_path / "query", 2), tmp_path / "point", tmp_path / "new" / "checkpoint"
+    _run("savepoint", "create", query.location, str(saved))
+    target.parent.mkdir()
+    command = ["savepoint", "restore", str(saved), str(target), "-n", str(partitions)]
+    for is_over, tree in _some(_states_of(command, target)):
+        # The same call goes on in the same folder: its name is part of the request.
+        shutil.rmtree(target.parent)
+        write(tree, target.parent)
+        code, said = _call(*command)
+        assert code == 0 or "has already finished" in said, said
+        assert code == 2 or not is_over
+        assert stored(str(target)) == (query.version, partitions, query.rows)
+
+
+def _last(operations: Sequence[Operation], checkpoint: Path, acknowledged: Path) -> Tree:
+    """Return what is certainly durable at the end."""
+    disk = Disk(checkpoint, is_empty=True)
+    for operation in operations:
+        if not operation.path.startswith(f"{acknowledged}/"):
+            disk.apply(operation)
+    return next(disk.states())
+
+
+RESTORED = 20
+"""One in so many finished savepoints is restored."""
+
+
+def _states_of(arguments: list[str], target: Path) -> Iterator[tuple[bool, Tree]]:
+    """Run a command; yield the states that a loss of power may leave of the folder above its target, each once.
+
+    With each: whether the command had ended.
+    """
+    disk, trace = Disk(target.parent), target.parent.with_name("trace")
+    record([sys.executable, "-m", "pyspark_ckpt", *arguments], trace, dict(os.environ))
+    seen = set[tuple[bool, bytes]]()
+    operations = list(read(trace, [target.parent]))
+    for number, operation in enumerate(operations):
+        disk.apply(operation)
+        is_over = number == len(operations) - 1
+        for tree in disk.states():
+            known = is_over, digest(tree)
+            if known not in seen:
+                seen.add(known)
+                yield is_over, tree
+
+
+def _some(states: Iterator[tuple[T, Tree]]) -> Iterator[tuple[T, Tree]]:
+    """Yield about ``STATES`` of the states, all if that is 0; the last one, after all that was done, always."""
+    found = list(states)
+    step = max(1, len(found) // STATES) if STATES else 1
+    print(f"{len(found)} states, of which {len(found[::step])} are looked at")
+    yield from found[::step]
+    yield found[-1]
+
+
+@contextlib.contextmanager
+def _written(tree: Tree, folder: Path) -> Iterator[Path]:
+    write(tree, folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _call(*arguments: str) -> tuple[int, str]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(list(arguments))
+    return code, said.getvalue()
+
+
+def _run(*arguments: str, allowed: tuple[int, ...] = (0,)) -> None:
+    code, said = _call(*arguments)
+    assert code in allowed, f"{' '.join(arguments)}: {said}"
