@@ -9,14 +9,25 @@ these, and a file may be there without its data, or with a part of them. What is
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from integration.power.recording import Operation, UnknownCallError
 
-Tree = dict[str, bytes | None]
-"""Paths below a folder, with the contents of files; None is a folder."""
+
+class Found(NamedTuple):
+    """What is under a name: a file's content, or None for a folder. ``changed``: the number of its last change."""
+
+    content: bytes | None
+    changed: int
+
+
+Tree = dict[str, Found]
+"""What is below a folder, by path."""
 
 
 @dataclass(eq=False)
@@ -28,6 +39,7 @@ class Inode:
     entries: dict[str, Inode] | None = None
     durable: dict[str, Inode] = field(default_factory=dict)
     """The entries of a folder that are durable."""
+    changed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +56,14 @@ class Disk:
         """Begin with what the folder has now, all of it durable, or with nothing."""
         self._top = str(folder)
         self.root = Inode(entries={}) if is_empty else _load(folder)
+        self._count = 0
         self.pending: list[Change] = []
         """What was done to entries and is not durable yet, in order."""
 
     def apply(self, operation: Operation) -> None:
         """Do what a program did. Raises UnknownCallError."""
         path, other = operation.path, operation.other
+        self._count += 1
         if operation.kind == "write":
             self._write(path, operation.data, operation.at)
         elif operation.kind == "copy":
@@ -64,7 +78,7 @@ class Disk:
     def _find_changes(self, kind: str, path: str, other: str) -> list[tuple[str, Inode | None]]:
         """Return the names that a call changes, and what they stand for afterwards."""
         if kind == "create":
-            return [] if self._find(path) is not None else [(path, Inode())]
+            return [] if self._find(path) is not None else [(path, Inode(changed=self._count))]
         if kind == "folder":
             return [(path, Inode(entries={}))]
         if kind == "link":
@@ -84,6 +98,7 @@ class Disk:
         if inode is not None and inode.entries is None:
             begin = len(inode.data) if at is None else at
             inode.data = inode.data[:begin].ljust(begin, b"\0") + data + inode.data[begin + len(data) :]
+            inode.changed = self._count
 
     def _copy(self, operation: Operation) -> None:
         source, target = self._find(operation.other), self._find(operation.path)
@@ -93,6 +108,7 @@ class Disk:
             raise UnknownCallError(f"{operation.path} is copied from {operation.other}, which is not recorded")
         begin = len(target.data)
         target.data += source.data[begin : begin + (operation.at or 0)]
+        target.changed = self._count
 
     def _sync(self, path: str) -> None:
         inode = self._find(path)
@@ -167,10 +183,10 @@ class Disk:
                 if inode is None:
                     continue
                 if inode.entries is not None:
-                    tree[below + name] = None
+                    tree[below + name] = Found(None, 0)
                     add(inode, f"{below}{name}/")
                 else:
-                    tree[below + name] = _content(inode, kept)
+                    tree[below + name] = Found(_content(inode, kept), inode.changed)
 
         add(self.root, "")
         return tree
@@ -203,17 +219,19 @@ def _load(path: Path) -> Inode:
 def digest(tree: Tree) -> bytes:
     """Return what tells a state from others."""
     hashed = hashlib.blake2b()
-    for name, content in sorted(tree.items()):
+    for name, (content, _) in sorted(tree.items()):
         hashed.update(f"{name}\0{content is None}\0{len(content or b'')}\0".encode(errors="surrogateescape"))
         hashed.update(content or b"")
     return hashed.digest()
 
 
 def write(tree: Tree, folder: Path) -> None:
-    """Make a folder that has this state."""
+    """Make a folder that has this state. Files have been changed one after another, as they were."""
     folder.mkdir(parents=True)
-    for name, content in sorted(tree.items()):
+    began_s = time.time() - len(tree) - max((found.changed for found in tree.values()), default=0)
+    for name, (content, changed) in sorted(tree.items()):
         if content is None:
             (folder / name).mkdir()
         else:
             (folder / name).write_bytes(content)
+            os.utime(folder / name, (began_s + changed,) * 2)
