@@ -243,8 +243,7 @@ class Tools:
     def _require_tidy(self) -> None:
         """Fail unless a clean-up, once all pins and uploads are old, leaves nothing that is not needed."""
         world = self._world
-        for executor in world.executors:  # the stores of the last run do no more
-            executor.kill(keeps_disk=False)
+        world.has_ended = True  # nobody calls the stores of the last run any more
         world.scheduler.sleep(TIDY_S)
         self._finish(partial(self.collect, waits=True))
         if world.service.uploads:

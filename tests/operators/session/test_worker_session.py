@@ -115,6 +115,8 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     ended.join()
     assert ended.exitcode == ENDED
     (left,) = readers.iterdir()
+    while _views:  # those of other tests, beside which no further one would be kept
+        _views.popitem()[1].reader.close()
     view = find_view(read_ticket(ticket))
     assert view is not None
     try:

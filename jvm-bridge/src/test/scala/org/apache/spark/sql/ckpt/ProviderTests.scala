@@ -10,7 +10,6 @@ import org.scalatest.time.{Seconds, Span}
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.settings.Settings
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -36,7 +35,7 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
   override def afterEach(): Unit = {
     if (provider != null) provider.close()
     provider = null
-    LocalFolder.deleteAll(folder)
+    Stores.deleteAll(folder)
   }
 
   override def afterAll(): Unit = SharedRuntime.stop()

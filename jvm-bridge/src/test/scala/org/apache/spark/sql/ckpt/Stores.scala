@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.Path
+import java.nio.file.{DirectoryNotEmptyException, Path}
 import java.util.UUID
 
 import scala.collection.mutable
@@ -10,6 +10,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.ckpt.minor.query.RunId
+import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.settings.Settings
 import org.apache.spark.sql.ckpt.transactions.ServedStore
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -20,6 +21,18 @@ import org.apache.spark.unsafe.types.UTF8String
 
 /** Providers as Spark makes them, on real files, ours with a real state server. */
 object Stores {
+  private val DeleteTries = 100
+  private val DeletePauseMs = 50L
+
+  /** Deletes the folder of a test, in which a store that was closed may still write for a moment. */
+  def deleteAll(folder: Path, tries: Int = DeleteTries): Unit =
+    try LocalFolder.deleteAll(folder)
+    catch {
+      case _: DirectoryNotEmptyException if tries > 1 =>
+        Thread.sleep(DeletePauseMs)
+        deleteAll(folder, tries - 1)
+    }
+
   sealed abstract class Kind(val name: String, val format: Int) {
     def make(): StateStoreProvider
   }

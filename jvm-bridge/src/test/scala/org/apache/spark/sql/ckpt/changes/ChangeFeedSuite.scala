@@ -33,7 +33,7 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
   override def afterEach(): Unit = {
     opened.foreach(_.close())
     opened.clear()
-    LocalFolder.deleteAll(folder)
+    Stores.deleteAll(folder)
   }
 
   override def afterAll(): Unit = {

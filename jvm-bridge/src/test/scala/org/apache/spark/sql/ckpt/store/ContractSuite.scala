@@ -9,7 +9,6 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SparkThrowable
 import org.apache.spark.sql.ckpt.Stores
-import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 
 /** What Spark's operators rely on, and which errors they get: the same assertions on our store and on Spark's two. Where
@@ -22,7 +21,7 @@ class ContractSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
   private var folder: Path = _
 
   override def beforeEach(): Unit = folder = Files.createTempDirectory("contract")
-  override def afterEach(): Unit = LocalFolder.deleteAll(folder)
+  override def afterEach(): Unit = Stores.deleteAll(folder)
   override def afterAll(): Unit = SharedRuntime.stop()
 
   /** What a call answers, or its error: the condition, else the class. */

@@ -9,8 +9,7 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.{DataFrame, Dataset, Row, SparkSession}
-import org.apache.spark.sql.ckpt.CkptStateStoreProvider
-import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.{CkptStateStoreProvider, Stores}
 import org.apache.spark.sql.ckpt.settings.Settings
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
@@ -42,7 +41,7 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
   override def afterAll(): Unit = {
     spark.stop()
     SharedRuntime.stop()
-    LocalFolder.deleteAll(folder)
+    Stores.deleteAll(folder)
   }
 
   /** The rows of each batch, sorted; the query is stopped and started again in the middle. */

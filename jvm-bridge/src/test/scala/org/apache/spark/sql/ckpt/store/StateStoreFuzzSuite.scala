@@ -10,7 +10,6 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.ckpt.Stores
-import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.settings.Metrics
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.state._
@@ -51,7 +50,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
           case failure: Throwable =>
             throw new AssertionError(s"memory $memory, $names, seed $seed: CKPT_FUZZ='--seed $seed'. $failure", failure)
         } finally {
-          LocalFolder.deleteAll(folder)
+          Stores.deleteAll(folder)
         }
         seed += 1
       }
@@ -75,7 +74,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
     lives.foreach(_._3.join())
     lives.foreach { case (seed, folder, _, outcome) =>
-      LocalFolder.deleteAll(folder)
+      Stores.deleteAll(folder)
       if (outcome.get != null) throw new AssertionError(s"seed $seed side by side: ${outcome.get}", outcome.get)
     }
   }

@@ -10,8 +10,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, SparkSession}
-import org.apache.spark.sql.ckpt.CkptStateStoreProvider
-import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.{CkptStateStoreProvider, Stores}
 import org.apache.spark.sql.ckpt.settings.Settings
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
@@ -47,7 +46,7 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
   override def afterAll(): Unit = {
     spark.stop()
     SharedRuntime.stop()
-    LocalFolder.deleteAll(folder)
+    Stores.deleteAll(folder)
   }
 
   /** Runs some batches, and what `whileActive` asks for before the query is stopped; the checkpoint. */
