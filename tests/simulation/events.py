@@ -37,6 +37,7 @@ def _rot(world: World, draw: random.Random) -> None:
     path = draw.choice(world.executors).rot(draw)
     if path is not None:
         world.has_rotted = True
+        world.stored.note_rot(path.read_bytes())
         world.tell(f"{path.name} in {path.parent.parent.name} rots")
 
 
@@ -86,6 +87,24 @@ def _go_back(world: World, draw: random.Random) -> None:
     world.start_driver()
 
 
+def _go_back_over_a_sleeper(world: World, draw: random.Random) -> None:
+    """An executor stops in the midst of its tasks, and wakes up in another history of the query."""
+    executor = draw.choice(world.executors)
+    executor.process.sleep_until(world.scheduler.now_s + LATE_S + draw.choice((5, 60, 400)) * draw.random())
+    world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
+    _go_back(world, draw)
+
+
+def _sleep_beside_a_compaction(world: World, draw: random.Random) -> None:
+    """An executor sleeps with table files that the others replace. When it wakes, they may be about to be deleted."""
+    sleeper = draw.choice(world.executors)
+    sleeper.process.sleep_until(world.scheduler.now_s + world.grace_s * draw.uniform(0.5, 3))
+    world.tell(f"{sleeper.process} sleeps until {sleeper.process.asleep_until_s:.0f}")
+    for executor in world.executors:
+        if executor is not sleeper:
+            executor.compact()
+
+
 def _be_quiet(world: World, draw: random.Random) -> None:
     """No rows come for a while."""
     seconds = draw.choice((200, 1000, 4000)) * draw.random()
@@ -129,6 +148,8 @@ EVENTS: Mapping[str, Happens] = {
     "second driver": _start_second_driver,
     "change format": _change_format,
     "go back": _go_back,
+    "go back over a sleeper": _go_back_over_a_sleeper,
+    "sleep beside a compaction": _sleep_beside_a_compaction,
     "quiet": _be_quiet,
     "storm": _storm,
     "savepoint": lambda world, draw: world.tools.save(draw),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import xxhash
+
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
@@ -33,6 +35,7 @@ class StoredQuery:
         self._stores: dict[int, StoredObjects] = {}
         self.newest = 0
         self.first_kept = 0
+        self._rotten: set[bytes] = set()
         self.deleted: Counter[str] = Counter()
         """How many objects of each kind were deleted."""
         service.on_change = self._look
@@ -64,8 +67,18 @@ class StoredQuery:
         """Return the batches whose versions must be there."""
         return [number for number in self.numbers("commits") if number + 1 >= max(1, self.first_kept)]
 
+    def note_rot(self, content: bytes) -> None:
+        """Note that a local file has this content, which must never become an object."""
+        self._rotten.add(xxhash.xxh3_128_digest(content))
+
+    def _is_rotten(self, key: str) -> bool:
+        stored = self._service.objects[key]
+        return xxhash.xxh3_128_digest(stored.data) in self._rotten
+
     def _look(self, verb: str, key: str) -> None:
         name = key.removeprefix(self.key(""))
+        if verb == "put" and self._rotten and "/sst/" in key and self._is_rotten(key):
+            raise Violation(f"{key} is a local file that has rotted")
         if name.startswith("commits/"):
             self.newest = max(self.numbers("commits"), default=-1) + 1
             self.first_kept = max(self.first_kept, self.newest - self._keep)

@@ -169,7 +169,8 @@ class Client:
                 data = data[int(first) : end]
             return {"ETag": stored.etag, "Body": data, **more, **self._answer({"content-length": str(len(data))})}
 
-        is_sparks = "/commits/" in Key or "/offsets/" in Key  # nobody could tell that Spark's own logs are damaged
+        # Nobody could tell that Spark's own files are damaged.
+        is_sparks = any(each in Key for each in ("/commits/", "/offsets/", "/_metadata/")) or Key.endswith("/metadata")
         answer = self._request("GetObject", get, READ_FAULTS if is_sparks else BODY_FAULTS)
         answer["Body"] = _Body(answer["Body"], int(answer["ResponseMetadata"]["HTTPHeaders"]["content-length"]))
         return answer
