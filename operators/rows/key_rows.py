@@ -79,8 +79,10 @@ class KeyRows(StateRows):
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """Return the rows of many different keys, which are in stored order."""
         self._choose_form(len(suffixes))
-        if self._written:
-            return Cells.of(self._get_each(suffixes))
+        return Cells.of(self._get_each(suffixes)) if self._written else self._get_from_columns(suffixes)
+
+    def _get_from_columns(self, suffixes: Suffixes) -> Cells:
+        """``get_cells`` while no rows are kept by key."""
         if self._columns and self._columns[-1][0] is suffixes:
             return self._columns[-1][1]
         cells = self._read_base(suffixes)
@@ -103,7 +105,7 @@ class KeyRows(StateRows):
             self._count.add(int(cells.there.sum()) - len(suffixes) + absent)
             self._write_all(suffixes, cells)
         else:
-            before = self.get_cells(suffixes)
+            before = self._get_from_columns(suffixes)
             self._count.add(int(cells.there.sum()) - int(before.there.sum()))
             if self._columns and self._columns[-1][0] is suffixes:
                 self._columns.pop()

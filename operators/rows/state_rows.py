@@ -28,7 +28,6 @@ from pyspark_ckpt.state_store.arrays.writes import Writes
 ROW_BYTES = 256
 """Approximate memory of a row that is written on its own, without its value."""
 
-
 FEWER = 4
 """A call is small if this many times its rows are held in columns, all of which it searches."""
 MAX_SMALL_CALLS = 8

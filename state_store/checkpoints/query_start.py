@@ -165,8 +165,7 @@ class _Start:
             where = f"{self._place.url}/{name}"
             try:
                 content = check_content(name, self._place.get(name), where)
-                if self._file_offsets:
-                    check_form(name, content, where, self._file_offsets)
+                check_form(name, content, where, self._file_offsets)
                 if name.startswith(("offsets/", f"{REPLAY_FOLDER}/")):
                     require_offsets(content, where)
             except NotFoundError as problem:

@@ -90,13 +90,16 @@ class Numbers(ckpt.VectorProcessor):
     """Numbers the rows of each user, and keeps each row under its number."""
 
     count = ckpt.ValueState("count", LongType(), ttl="1 hour")
+    kept = ckpt.ValueState("kept", LongType())
     rows = ckpt.MapState("rows", LongType(), LongType())
 
     def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
         """See the class. A batch has one row of each user."""
         index = ctx.key_index
         number = pc.add(pc.fill_null(self.count.get(ctx.keys), 0), 1)
+        assert number.equals(pc.add(pc.fill_null(self.kept.get(ctx.keys), 0), 1))
         self.count.put(ctx.keys, number)
+        self.kept.put(ctx.keys, number)
         numbers = number.take(pa.array(index))
         self.rows.put_entries(ctx.keys, index, numbers, batch.column("n").combine_chunks())
         before = self.rows.get_entries(ctx.keys, index, pc.subtract(numbers, 1))
@@ -104,9 +107,13 @@ class Numbers(ckpt.VectorProcessor):
         return pa.table(columns, schema=OUTPUT)
 
 
-def test_few_rows_after_many_find_what_those_wrote(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last_users", [[], [300, 2]])
+@pytest.mark.parametrize("small_groups", [*range(1, 8), 30])
+def test_few_rows_after_many_find_what_those_wrote(small_groups: int, last_users: list[int], tmp_path: Path) -> None:
+    """However many small groups there are when the batch ends."""
     all_users = [f"user {n}" for n in range(300)]
-    groups = [all_users, *(all_users[begin : begin + 3] for begin in range(0, 90, 3)), all_users, all_users[:2]]
+    small = (all_users[3 * n : 3 * n + 3] for n in range(small_groups))
+    groups = [all_users, *small, *(all_users[:count] for count in last_users)]
     last: dict[str, int] = {}
     stored = 0
     with closing(TaskLab(tmp_path, Numbers(), OUTPUT)) as lab:

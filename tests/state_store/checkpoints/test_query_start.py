@@ -136,6 +136,18 @@ def test_a_damaged_file_of_sources_or_operators_is_named(
     assert (code, said) == (1, True), told
 
 
+def test_a_damaged_schema_is_named_whatever_the_sources_are(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        offsets = query.place.get(f"offsets/{number}").replace(
+            b'{"logOffset":%d}' % number, b'{"topic":{"0":%d}}' % number
+        )
+        query.place.put(f"offsets/{number}", offsets)
+    assert verify(query, capsys)[0] == 0
+    query.place.put("state/0/0/left/_metadata/schema", SCHEMA)
+    code, told = verify(query, capsys)
+    assert (code, "state/0/0/left/_metadata/schema is damaged: " in told) == (1, True), told
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
