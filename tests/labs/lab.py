@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,9 +214,7 @@ class Lab:
         """Write the file in which Spark describes the query's operator."""
         path = self.checkpoint / "state" / "0" / "_metadata" / "metadata"
         path.parent.mkdir(parents=True)
-        stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
-        info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
-        path.write_text("v1\n" + json.dumps(info))
+        path.write_bytes(describe_operator(0, "stateStoreSave", ["default"], 1))
 
     def restart(self, *, lose_local: bool = False) -> None:
         self.server.die()
@@ -254,6 +252,13 @@ def grown(lab: Lab, versions: int, every: int) -> tuple[int, list[str]]:
         lab.begin(handle, len(ids), ids[-1]).abort()
         snapshot(lab, handle)
     return handle, ids
+
+
+def describe_operator(number: int, name: str, stores: Sequence[str], partitions: int) -> bytes:
+    """What Spark writes of an operator into ``_metadata/metadata``."""
+    described = [{"storeName": store, "numColsPrefixKey": 0, "numPartitions": partitions} for store in stores]
+    info = {"operatorInfo": {"operatorId": number, "operatorName": name}, "stateStoreInfo": described}
+    return f"v1\n{json.dumps(info)}".encode()
 
 
 def row_key(state: int, key: str) -> bytes:

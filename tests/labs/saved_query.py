@@ -50,7 +50,7 @@ from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
 from pyspark_ckpt.state_store.savepoints.restoring import claimed_savepoint, query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
-from tests.labs.lab import QUERY
+from tests.labs.lab import QUERY, describe_operator
 
 SAVEPOINT_KINDS: tuple[Kind, ...] = ("native", "canonical")
 UID = "visits"
@@ -103,9 +103,8 @@ class Query:
         place.put("metadata", json.dumps({"id": QUERY}).encode())
         for number, kind in enumerate(self.operators):
             names = [store for operator, store in STATES if operator == kind]
-            stores = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": self.partitions} for name in names]
-            info = {"operatorInfo": {"operatorId": number, "operatorName": NAMES[kind]}, "stateStoreInfo": stores}
-            place.put(f"state/{number}/_metadata/metadata", b"v1\n" + json.dumps(info).encode())
+            described = describe_operator(number, NAMES[kind], names, self.partitions)
+            place.put(f"state/{number}/_metadata/metadata", described)
             place.put(f"{store_folder(Identity(number, 0, names[0]))}/_metadata/schema", b"\0\2v3")
         if self.options.remote:
             folder = place_at(folder_of_query(self.options.remote, QUERY), self.options.s3)

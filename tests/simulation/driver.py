@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError
-from tests.labs.lab import CallError, Rows, Server
+from tests.labs.lab import QUERY, CallError, Rows, Server, describe_operator
 from tests.simulation.executor import Executor, LostError, Run
-from tests.simulation.history import QUERY, START, Batch, chain_key, changes, partition_of
+from tests.simulation.history import START, Batch, chain_key, changes, partition_of
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -127,11 +127,9 @@ class Driver:
 
     def _describe_query(self, place: BlobPlace) -> None:
         """Write what Spark writes before the first batch."""
-        partitions = self.world.plan.partitions
-        stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}]
-        info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
+        described = describe_operator(0, "stateStoreSave", ["default"], self.world.plan.partitions)
         place.put_if_absent("metadata", json.dumps({"id": QUERY}).encode())
-        place.put_if_absent("state/0/_metadata/metadata", f"v1\n{json.dumps(info)}".encode())
+        place.put_if_absent("state/0/_metadata/metadata", described)
         place.put_if_absent("state/0/0/_metadata/schema", b"\0\2v3")
 
     def _read_chain(self, number: int) -> str:

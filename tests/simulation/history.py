@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
+from tests.labs import saved_query
 from tests.labs.lab import Rows, row_hash
 
 KEYS = [f"k{number}" for number in range(8)]
 START = "start"
-QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ def changes(input_: int) -> dict[str, int | None]:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """Return the partition of a key: the remainder of its hash, which is a signed number for Spark."""
-    number = row_hash(key)
-    return (number - (number >> 31 << 32)) % partitions
+    """Return the partition of a key."""
+    return saved_query.partition_of(0, row_hash(key), partitions)
 
 
 @cache
