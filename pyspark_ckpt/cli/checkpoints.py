@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 
 from pyspark_ckpt.offline.descriptions.json_forms import (
     describe_garbage,
@@ -38,6 +39,7 @@ from pyspark_ckpt.state_store.checkpoints.verification import find_differing_cop
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
@@ -253,7 +255,9 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
     stores = list(names)
     with closing(Collector(checkpoint, keep, grace_s, only_finds=dry_run)) as collector:
         garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
+        unfinished = [replace(blob, name=f"{CHECKPOINT_FOLDER}/{blob.name}") for blob in collector.find_unfinished()]
         if not dry_run:
+            deleted += collector.discard_unfinished()
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))
             if collector.waiting():
                 wait(grace_s, "for snapshots that are being written (-o retentionGracePeriod=0 skips the wait)")
@@ -268,17 +272,20 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
             "keep": keep,
             "dry_run": dry_run,
             "deleted": deleted,
+            "unfinished": list(map(asdict, unfinished)),
             "stores": [
                 describe_garbage(names[identity], identity, places[identity], each.blobs)
                 for identity, each in garbage.items()
             ],
         }
         return print_json(answer)
-    for identity, each in garbage.items():
-        for blob in each.blobs:
-            print_text(escape_controls(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}"))
-    found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
-    done = f"{count_text(found, 'object')}, {size_text(size)} would be" if dry_run else count_text(deleted, "object")
+    found = [(checkpoint.place.url, blob) for blob in unfinished]
+    found += [(places[identity], blob) for identity, each in garbage.items() for blob in each.blobs]
+    for place, blob in found:
+        print_text(escape_controls(f"{place}/{blob.name}  {size_text(blob.size_bytes)}"))
+    size = sum(blob.size_bytes for _, blob in found)
+    doomed = f"{count_text(len(found), 'object')}, {size_text(size)} would be"
+    done = doomed if dry_run else count_text(deleted, "object")
     kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept"
     kept = kept if version else _describe_uncommitted(checkpoint)
     print_text(f"{done} deleted; {kept}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.ownership import require_own_state
@@ -12,10 +12,11 @@ from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.pins import Pins
-from pyspark_ckpt.state_store.retention.retention import Garbage, Retention
+from pyspark_ckpt.state_store.retention.retention import UPLOAD_S, Garbage, Retention
 
 
 class Collector:
@@ -33,6 +34,7 @@ class Collector:
         self._times = ShownTimes() if only_finds else PlaceTimes()
         self._pins = Pins(checkpoint.place, self._times)
         self._retentions: dict[Identity, Retention] = {}
+        self._own = checkpoint.workplace.place(f"{checkpoint.place.url}/{CHECKPOINT_FOLDER}")
 
     def find(self, identity: Identity) -> Garbage:
         """Return the garbage of a store. Raises NotFoundError (the store lacks the newest version), StorageError."""
@@ -44,6 +46,17 @@ class Collector:
         A failure midway leaves garbage, and never deletes a needed object. Raises NotFoundError, StorageError.
         """
         return self._retention(identity).clean(self._newest(identity), self._keep_versions)
+
+    def find_unfinished(self) -> list[Blob]:
+        """Return files that are of no store, such as pins, whose writers died before they had finished them.
+
+        The names are below the folder ``_ckpt`` of the checkpoint. Raises StorageError.
+        """
+        return self._own.find_unfinished(max(self._grace_s, UPLOAD_S))
+
+    def discard_unfinished(self) -> int:
+        """Delete what ``find_unfinished`` finds; return the number of files. Raises StorageError."""
+        return self._own.discard_unfinished(max(self._grace_s, UPLOAD_S))
 
     def waiting(self) -> list[Identity]:
         """Return the stores that have table files to delete a grace period after the first call."""

@@ -153,3 +153,18 @@ def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]
     code, text = run(capsys, "gc", str(lab.checkpoint), "--keep", "0")
     assert code == 2
     assert "0 is not in the range x>=1" in text
+
+
+def test_gc_deletes_what_a_dead_writer_of_pins_has_left(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    pins = lab.checkpoint / "_ckpt" / "pins"
+    pins.mkdir(parents=True, exist_ok=True)
+    dead, young, foreign = pins / f".a.pin.{1:032x}.tmp", pins / f".b.pin.{2:032x}.tmp", pins / ".of-a-user"
+    for path in (dead, young, foreign):
+        path.write_bytes(b"half")
+    for path in (dead, foreign):
+        os.utime(path, (time.time() - 2 * retention.UPLOAD_S,) * 2)
+    code, planned = collected(lab, capsys, "--dry-run", *NOW)
+    assert (code, [blob["name"] for blob in planned["unfinished"]]) == (0, [f"_ckpt/pins/{dead.name}"])
+    assert dead.exists()
+    assert collected(lab, capsys, *NOW)[0] == 0
+    assert (dead.exists(), young.exists(), foreign.exists()) == (False, True, True)

@@ -8,7 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+
+from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
 from pyspark_ckpt.state_store.blobs import Blob, Sink
 from pyspark_ckpt.state_store.blobs.base.place import check_name
@@ -29,8 +32,12 @@ class MemoryService:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Stamp objects with ``clock``."""
         self.clock = clock
-        self.objects: dict[str, Stored] = {}
+        self.objects: dict[str, Stored] = SortedDict()
         self.lock = threading.Lock()
+
+    def keys(self, lead: str, after: str = "") -> Iterator[str]:
+        """Yield the URLs that begin with ``lead``, in order, from ``after`` on, if given."""
+        return takewhile(lambda key: key.startswith(lead), self.objects.irange(max(lead, after)))  # type: ignore[attr-defined]
 
     def place(self, url: str) -> MemoryPlace:
         """The place at ``url``."""
@@ -88,24 +95,14 @@ class MemoryPlace:
         """Objects directly in ``folder``; see the protocol."""
         lead = f"{self._key(folder)}/" if folder else f"{self._url}/"
         with self._service.lock:
-            found = [(key, stored) for key, stored in self._service.objects.items() if key.startswith(lead + prefix)]
-        blobs = [
-            Blob(key.removeprefix(f"{self._url}/"), len(stored.data), stored.modified_s)
-            for key, stored in found
-            if "/" not in key[len(lead) :] and key[len(lead) :] >= start
-        ]
-        return sorted(blobs, key=lambda blob: blob.name)
+            keys = self._service.keys(lead + prefix, lead + start)
+            return [self._describe(key) for key in keys if "/" not in key[len(lead) :]]
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """All objects below ``folder``; see the protocol."""
         lead = f"{self._key(folder)}/" if folder else f"{self._url}/"
         with self._service.lock:
-            found = [
-                Blob(key.removeprefix(f"{self._url}/"), len(stored.data), stored.modified_s)
-                for key, stored in self._service.objects.items()
-                if key.startswith(lead)
-            ]
-        return sorted(found, key=lambda blob: blob.name)
+            return [self._describe(key) for key in self._service.keys(lead)]
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
@@ -123,6 +120,10 @@ class MemoryPlace:
     def discard_unfinished(self, older_than_s: float) -> int:  # noqa: ARG002 - nothing is ever half-written here
         """Nothing; see the protocol."""
         return 0
+
+    def _describe(self, key: str) -> Blob:
+        stored = self._service.objects[key]
+        return Blob(key.removeprefix(f"{self._url}/"), len(stored.data), stored.modified_s)
 
     def _key(self, name: str) -> str:
         return f"{self._url}/{check_name(name)}"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark_ckpt.state_store.blobs import Blob
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import is_table_object
-from tests.labs.memory_place import MemoryPlace
 
 
 class StoredObjects:
     """The objects of one store as they lie in their place."""
 
-    def __init__(self, place: MemoryPlace) -> None:
+    def __init__(self, place: BlobPlace) -> None:
         """Look into ``place``, past any fault."""
         self._place = place
         self._tables: dict[Blob, frozenset[str]] = {}

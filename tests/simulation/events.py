@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tests.simulation.object_service import LATE_S, Weather
+from tests.simulation.weather import LATE_S, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
@@ -25,6 +25,16 @@ def _let_executor_sleep(world: World, draw: random.Random) -> None:
     executor = draw.choice(world.executors)
     executor.process.sleep_until(world.scheduler.now_s + draw.choice((5, 60, 400, 4000)) * draw.random())
     world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
+
+
+def _lose_power(world: World, draw: random.Random) -> None:
+    """The power of the whole site is lost. What was acknowledged must be there when it is back."""
+    world.tell("all power is lost")
+    for process in [*(driver.process for driver in world.drivers), *world.tools.processes]:
+        world.scheduler.kill(process)
+    for executor in world.executors:
+        executor.kill(keeps_disk=False)
+    world.lose_power(draw)
 
 
 def _set_clock(world: World, draw: random.Random) -> None:
@@ -82,6 +92,7 @@ def _go_back(world: World, draw: random.Random) -> None:
         for number in stored.numbers(log):
             if number >= before - steps:
                 world.service.delete(stored.key(f"{log}/{number}"))
+    world.acknowledged = stored.newest
     world.tell(f"the logs go back from version {before} to {stored.newest}")
     world.is_stopped = False
     world.start_driver()
@@ -113,9 +124,9 @@ def _be_quiet(world: World, draw: random.Random) -> None:
 
 
 def _storm(world: World, draw: random.Random) -> None:
-    """The service refuses or loses most requests for a while."""
+    """The place refuses or loses most requests for a while."""
     before = world.service.weather
-    world.service.weather = Weather(0.9, (draw.choice(("busy", "lost_before", "lost_after", "late")),), 1.0)
+    world.service.weather = Weather(0.9, (draw.choice(world.storms),), 1.0)
     world.scheduler.sleep(draw.choice((10, 100)) * draw.random())
     world.service.weather = before
 
@@ -139,6 +150,7 @@ def _let_tool_sleep(world: World, draw: random.Random) -> None:
 
 EVENTS: Mapping[str, Happens] = {
     "kill executor": _kill_executor,
+    "power is lost": _lose_power,
     "executor sleeps": _let_executor_sleep,
     "clock is set": _set_clock,
     "local disk rots": _rot,
@@ -154,6 +166,7 @@ EVENTS: Mapping[str, Happens] = {
     "storm": _storm,
     "savepoint": lambda world, draw: world.tools.save(draw),
     "restore": lambda world, draw: world.tools.restore(draw),
+    "look": lambda world, draw: world.tools.look(draw),
     "branch": lambda world, draw: world.tools.branch(draw),
     "savepoint is deleted": lambda world, draw: world.tools.delete(draw),
     "clean-up": lambda world, draw: world.tools.collect(waits=draw.random() < 0.5),

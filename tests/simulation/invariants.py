@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from tests.labs.stored_objects import StoredObjects
 from tests.simulation.history import Batch
 from tests.simulation.object_service import ObjectService
+from tests.simulation.shared_folder import SharedFolder
 
 KINDS = frozenset({"delta", "snapshot", "sst", "winner", "notice"})
 
@@ -22,12 +23,12 @@ class Violation(BaseException):
 
 
 class StoredQuery:
-    """The checkpoint of a query as it lies in its service.
+    """The checkpoint of a query as it lies in its place.
 
     ``newest`` is the newest version that the commit log has, and ``first_kept`` the oldest that nobody may delete.
     """
 
-    def __init__(self, service: ObjectService, url: str, keep: int) -> None:
+    def __init__(self, service: ObjectService | SharedFolder, url: str, keep: int) -> None:
         """Look at the checkpoint at ``url``. ``keep`` versions below the newest are retained."""
         self._service = service
         self._place = service.place(url)
@@ -72,19 +73,22 @@ class StoredQuery:
         self._rotten.add(xxhash.xxh3_128_digest(content))
 
     def _is_rotten(self, key: str) -> bool:
-        stored = self._service.objects[key]
-        return xxhash.xxh3_128_digest(stored.data) in self._rotten
+        return xxhash.xxh3_128_digest(self._service.read(key)) in self._rotten
 
     def _look(self, verb: str, key: str) -> None:
         name = key.removeprefix(self.key(""))
         if verb == "put" and self._rotten and "/sst/" in key and self._is_rotten(key):
             raise Violation(f"{key} is a local file that has rotted")
         if name.startswith("commits/"):
-            self.newest = max(self.numbers("commits"), default=-1) + 1
-            self.first_kept = max(self.first_kept, self.newest - self._keep)
+            self.look_again()
         elif verb == "delete" and name.startswith("state/"):
             self.deleted[f"deleted {_kind_of(name)}"] += 1
             self._require_restorable(int(name.split("/")[2]), name)
+
+    def look_again(self) -> None:
+        """Look which version is the newest."""
+        self.newest = max(self.numbers("commits"), default=-1) + 1
+        self.first_kept = max(self.first_kept, self.newest - self._keep)
 
     def find_left_over(self) -> list[str]:
         """Return what a clean-up should have deleted. In format 1, any commit may be the one that stands."""

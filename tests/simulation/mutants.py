@@ -17,17 +17,8 @@ from pyspark_ckpt.state_store.retention import confirmation, retention
 from pyspark_ckpt.state_store.snapshots import writer
 from tests.simulation import driver
 from tests.simulation.plan import Plan
+from tests.simulation.replacing import replaced
 from tests.simulation.running import Outcome, simulate
-
-
-@contextmanager
-def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _skip(*_: object, **__: object) -> None:
@@ -59,20 +50,20 @@ def _add_without_check_after(self: driver.Log, number: int, content: bytes) -> N
 
 
 MUTANTS: Mapping[str, Callable[[], Any]] = {
-    "deletions without a notice": lambda: _replaced(notices.Notices, "read", lambda _self: {}),
-    "table files go at the first look": lambda: _replaced(retention.Retention, "_is_due", lambda *_: True),
-    "a snapshot replaces what is below it unread": lambda: _replaced(
+    "deletions without a notice": lambda: replaced(notices.Notices, "read", lambda _self: {}),
+    "table files go at the first look": lambda: replaced(retention.Retention, "_is_due", lambda *_: True),
+    "a snapshot replaces what is below it unread": lambda: replaced(
         confirmation.Confirmations, "confirm_all", lambda *_: True
     ),
-    "a snapshot replaces what is below it with files missing": lambda: _replaced(
+    "a snapshot replaces what is below it with files missing": lambda: replaced(
         retention.Retention, "_is_base", lambda *_: True
     ),
-    "no second look for table files": lambda: _replaced(writer.SnapshotWriter, "_lacks", lambda *_: ([], [])),
-    "a run that is over commits": lambda: _replaced(runs.Epochs, "require_newest", _skip),
-    "entries of logs without the check after the write": lambda: _replaced(driver.Log, "add", _add_without_check_after),
-    "a write whose answer was lost is another's": lambda: _replaced(requests.S3Requests, "write_once", _write_blindly),
-    "ages by the clock of the host": lambda: _replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
-    "rot is published by a snapshot": lambda: _replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
+    "no second look for table files": lambda: replaced(writer.SnapshotWriter, "_lacks", lambda *_: ([], [])),
+    "a run that is over commits": lambda: replaced(runs.Epochs, "require_newest", _skip),
+    "entries of logs without the check after the write": lambda: replaced(driver.Log, "add", _add_without_check_after),
+    "a write whose answer was lost is another's": lambda: replaced(requests.S3Requests, "write_once", _write_blindly),
+    "ages by the clock of the host": lambda: replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
+    "rot is published by a snapshot": lambda: replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
 }
 
 

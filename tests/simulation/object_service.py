@@ -6,6 +6,7 @@ What happens to a request and what its caller is told are two things:
 fault         told              what happens
 ============  ================  ======================================================================
 busy          503               nothing
+expired       400               nothing, as with credentials that are about to be renewed
 lost_before   connection lost   nothing
 lost_after    connection lost   it happens
 late          connection lost   it happens within ``LATE_S``, perhaps after the caller has tried again
@@ -28,35 +29,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import formatdate
+from itertools import islice
 from typing import Any, NoReturn
 
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from tests.labs.memory_place import MemoryService, Stored
+from tests.labs.memory_place import MemoryPlace, MemoryService, Stored
 from tests.simulation.scheduler import START_S, Process, Scheduler
+from tests.simulation.weather import CALM, LATE_S, SLOW_S
 
-LATE_S = 300.0
-SLOW_S = 20.0
 FLIPPED_BYTES = 600
 PAGE = 20
 """Entries of one page of a listing: few, so that there are many pages."""
 
-READ_FAULTS = ("busy", "lost_before", "slow")
+READ_FAULTS = ("busy", "expired", "lost_before", "slow")
 BODY_FAULTS = (*READ_FAULTS, "cut", "flipped")
-WRITE_FAULTS = ("busy", "lost_before", "lost_after", "late", "twice", "slow")
+WRITE_FAULTS = ("busy", "expired", "lost_before", "lost_after", "late", "twice", "slow")
 FAULTS = tuple(dict.fromkeys((*WRITE_FAULTS, *BODY_FAULTS)))
-
-
-@dataclass(frozen=True)
-class Weather:
-    """Which faults may meet a request, how probable one is, and how long a request takes."""
-
-    chance: float = 0.0
-    kinds: tuple[str, ...] = ()
-    latency_s: float = 0.01
-
-
-CALM = Weather()
+STORMS = ("busy", "expired", "lost_before", "lost_after", "late")
+"""The faults that may meet most requests for a while."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +87,18 @@ class ObjectService(MemoryService):
         self.draw = random.Random(f"service {seed}")
         self.on_change: Callable[[str, str], None] = lambda _verb, _key: None
         """Called after each change of an object, with what was done and its key."""
+
+    def place(self, url: str) -> MemoryPlace:
+        """Return the objects below a URL, past any fault."""
+        return super().place(url.removeprefix("s3://"))
+
+    def read(self, key: str) -> bytes:
+        """Return the content of an object."""
+        return self.objects[key].data
+
+    def unfinished(self, _url: str) -> list[str]:
+        """Return the uploads, of any checkpoint, that nobody has ended."""
+        return list(self.uploads)
 
     def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, only_if_absent: bool = False) -> S3Object:
         """Write an object. Raises KeyError if it exists and must not."""
@@ -217,10 +220,11 @@ class Client:
         """List a page of objects."""
 
         def list_them() -> dict[str, Any]:
-            lead, after = f"{Bucket}/", ContinuationToken or StartAfter
-            keys = sorted(key.removeprefix(lead) for key in self._service.objects if key.startswith(lead + Prefix))
-            found = [key for key in keys if not (Delimiter and Delimiter in key[len(Prefix) :]) and key > after]
-            page, size = found[: min(MaxKeys, PAGE)], min(MaxKeys, PAGE)
+            lead, after, size = f"{Bucket}/", ContinuationToken or StartAfter, min(MaxKeys, PAGE)
+            keys = (key.removeprefix(lead) for key in self._service.keys(lead + Prefix, lead + after))
+            listed = (key for key in keys if key > after and not (Delimiter and Delimiter in key[len(Prefix) :]))
+            found = list(islice(listed, size + 1))
+            page = found[:size]
             entries = [
                 {"Key": key, "Size": len(stored.data), "LastModified": _utc(stored.modified_s)}
                 for key, stored in ((key, self._service.objects[lead + key]) for key in page)
@@ -327,6 +331,8 @@ class Client:
         scheduler.sleep(draw.uniform(0, weather.latency_s))
         if fault == "busy":
             _refuse(operation, "SlowDown", 503)
+        if fault == "expired":
+            _refuse(operation, "ExpiredToken", 400)
         if fault == "slow":
             scheduler.sleep(draw.uniform(0, SLOW_S))
         if fault in ("late", "twice"):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from tests.simulation import object_service, shared_folder
 from tests.simulation.events import EVENTS
-from tests.simulation.object_service import FAULTS, Weather
+from tests.simulation.weather import Weather
 
 MOST_EVENTS = 14
+PLACES = {"s3": object_service.FAULTS, "folder": shared_folder.FAULTS}
+"""The kinds of places, and what may befall a request to each."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Plan:
     """A query, its cluster, and what befalls them. The same plan makes the same world."""
 
     seed: int
+    place: str
     partitions: int
     executors: int
     format: int
@@ -45,9 +49,12 @@ class Plan:
     def of(cls, seed: int) -> Plan:
         """Draw the plan of a seed."""
         draw = random.Random(f"plan {seed}")
+        place = draw.choice(list(PLACES))
+        faults = PLACES[place]
         return cls(
             seed=seed,
-            partitions=draw.randint(1, 3),
+            place=place,
+            partitions=draw.choice((1, 1, 2, 3)),
             executors=draw.randint(1, 3),
             format=draw.choice((1, 2)),
             keep=draw.randint(1, 4),
@@ -55,11 +62,11 @@ class Plan:
             aborts=draw.choice((0.0, 0.1)),
             weather=Weather(
                 chance=draw.choice((0.0, 0.01, 0.05, 0.2)),
-                kinds=tuple(draw.sample(FAULTS, draw.randint(0, len(FAULTS)))),
+                kinds=tuple(draw.sample(faults, draw.randint(0, len(faults)))),
                 latency_s=draw.choice((0.01, 0.2, 2.0)),
             ),
             events=tuple(
                 Event(draw.choice((1, 10, 40, 90)) * draw.random(), draw.choice(list(EVENTS)), draw.getrandbits(32))
-                for _ in range(draw.randint(1, MOST_EVENTS))
+                for _ in range(1 + int(MOST_EVENTS * draw.random() ** 2))
             ),
         )

@@ -6,6 +6,7 @@ A place is what a module imported, a default of a parameter, and a lock that a m
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import random
 import sys
 import threading
@@ -17,6 +18,8 @@ from functools import partial
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+import xxhash
+
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.standard_library import (
     Now,
@@ -24,6 +27,7 @@ from tests.simulation.standard_library import (
     SimulatedEvent,
     SimulatedExecutor,
     SimulatedFuture,
+    SimulatedHashlib,
     SimulatedLocal,
     SimulatedLock,
     SimulatedRandom,
@@ -32,6 +36,7 @@ from tests.simulation.standard_library import (
     SimulatedThreading,
     SimulatedTime,
     SimulatedUuid,
+    SimulatedXxhash,
     as_completed,
     uuid4,
     wait,
@@ -46,6 +51,8 @@ _MEANT: dict[int, Any] = {
         (threading, _THREADING),
         (uuid, SimulatedUuid()),
         (random, SimulatedRandom()),
+        (hashlib, SimulatedHashlib()),
+        (xxhash, SimulatedXxhash()),
         (time.time, _TIME.time),
         (time.monotonic, _TIME.monotonic),
         (time.sleep, _TIME.sleep),
@@ -150,9 +157,20 @@ class Slots:
 
 
 @contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Replace an attribute of a module or a class for a while."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
 def installed(slots: Slots, scheduler: Scheduler, seed: object) -> Iterator[None]:
     """Let the engine meet the world through ``scheduler``; ids and other chance follow from ``seed``."""
-    Now.scheduler, Now.chance = scheduler, random.Random(f"chance {seed}")
+    Now.begin(scheduler, seed)
     slots.fill()
     try:
         yield

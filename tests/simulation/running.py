@@ -17,10 +17,11 @@ from pyspark_ckpt.state_store.blobs.base.clients import Clients
 from pyspark_ckpt.state_store.blobs.s3 import place, requests, uploads
 from pyspark_ckpt.state_store.database import tuning
 from tests.simulation.invariants import Violation
-from tests.simulation.object_service import Client
+from tests.simulation.object_service import Client, ObjectService
 from tests.simulation.plan import Plan
-from tests.simulation.replacing import Slots, installed
+from tests.simulation.replacing import Slots, installed, replaced
 from tests.simulation.scheduler import Killed, Scheduler
+from tests.simulation.shared_folder import SharedFolder
 from tests.simulation.world import World
 
 IN_MEMORY = Path("/dev/shm")
@@ -45,10 +46,10 @@ def simulate(plan: Plan) -> Outcome:
     folder = _make_folder(plan.seed)
     with installed(_slots(), scheduler, plan.seed), _as_new():
         world = World(plan, scheduler, folder)
-        vars(requests)["CLIENTS"] = Clients(lambda _: Client(world.service), lambda *_: None)
         violation = ""
         try:
-            scheduler.run(world.live)
+            with _reachable(world.service):
+                scheduler.run(world.live)
         except Violation as problem:
             violation = str(problem)
         except (Exception, Killed):  # noqa: BLE001 - whatever it is, it is wrong
@@ -58,6 +59,17 @@ def simulate(plan: Plan) -> Outcome:
                 executor.free()
             shutil.rmtree(folder)
         return Outcome(plan, violation, world.told, world.met)
+
+
+@contextmanager
+def _reachable(service: ObjectService | SharedFolder) -> Iterator[None]:
+    """Let the engine's requests go to a place."""
+    if isinstance(service, SharedFolder):
+        with service.mounted():
+            yield
+    else:
+        with replaced(requests, "CLIENTS", Clients(lambda _: Client(service), lambda *_: None)):
+            yield
 
 
 def _make_folder(seed: int) -> Path:
@@ -79,13 +91,13 @@ def _slots() -> Slots:
 @contextmanager
 def _as_new() -> Iterator[None]:
     """Let no world see what another one has left in modules."""
-    kept = retries._outages, vars(requests)["CLIENTS"], tuning.LEVEL0_COMPACTION_FILES
+    kept = retries._outages, tuning.LEVEL0_COMPACTION_FILES
     retries._outages, tuning.LEVEL0_COMPACTION_FILES = retries._Outages(), NEVER
     try:
         _forget()
         yield
     finally:
-        retries._outages, vars(requests)["CLIENTS"], tuning.LEVEL0_COMPACTION_FILES = kept
+        retries._outages, tuning.LEVEL0_COMPACTION_FILES = kept
         _forget()
 
 

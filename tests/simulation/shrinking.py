@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.simulation.object_service import CALM
 from tests.simulation.plan import Plan
 from tests.simulation.running import Outcome, simulate
+from tests.simulation.weather import CALM
 
 MAX_TRIES = 150
 

@@ -1,18 +1,20 @@
-"""The parts of Python's standard library by which the engine meets time, chance and threads, on a scheduler.
+"""The modules by which the engine meets time, chance and threads, on a scheduler.
 
-The engine imports ``time``, ``threading``, ``uuid``, ``random`` and ``concurrent.futures`` as any program does.
-``replacing`` puts the classes and functions below in their place.
+The engine imports ``time``, ``threading``, ``uuid``, ``random``, ``concurrent.futures``, ``hashlib`` and ``xxhash`` as
+any program does. ``replacing`` puts the classes and functions below in their place.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import xxhash
 from typing_extensions import Self
 
 from tests.simulation.scheduler import START_S, STARTED_S, Process, Scheduler, Task
@@ -25,6 +27,13 @@ class Now:
 
     scheduler: Scheduler
     chance: random.Random
+    checksums: dict[bytes, bytes]
+    """What stands for each checksum."""
+
+    @classmethod
+    def begin(cls, scheduler: Scheduler, seed: object) -> None:
+        """Begin a simulation."""
+        cls.scheduler, cls.chance, cls.checksums = scheduler, random.Random(f"chance {seed}"), {}
 
 
 def _scheduler() -> Scheduler:
@@ -357,6 +366,54 @@ class SimulatedRandom:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(Now.chance, name)
+
+
+class SimulatedChecksum:
+    """A checksum that follows from the seed, and differs wherever the real one does.
+
+    RocksDB writes times and ids into table files, and the engine names objects by their checksums.
+    """
+
+    def __init__(self, real: Any) -> None:  # noqa: ANN401 - of one of two libraries
+        self._real = real
+        self.update = real.update
+
+    def digest(self) -> bytes:
+        """Return the checksum: the number of those that were met before it, spread out."""
+        real: bytes = self._real.digest()
+        known = Now.checksums
+        if real not in known:
+            known[real] = hashlib.sha512(f"checksum {len(known)}".encode()).digest()[: len(real)]
+        return known[real]
+
+    def hexdigest(self) -> str:
+        """Return the checksum in hexadecimal digits."""
+        return self.digest().hex()
+
+
+class SimulatedHashlib:
+    """The module ``hashlib``."""
+
+    @staticmethod
+    def sha256(data: bytes = b"") -> SimulatedChecksum:
+        """Return a checksum of 256 bits."""
+        return SimulatedChecksum(hashlib.sha256(data))
+
+
+class SimulatedXxhash:
+    """The module ``xxhash``."""
+
+    @staticmethod
+    def xxh3_128(data: bytes = b"") -> SimulatedChecksum:
+        """Return a checksum of 128 bits."""
+        return SimulatedChecksum(xxhash.xxh3_128(data))
+
+    def xxh3_128_hexdigest(self, data: bytes) -> str:
+        """Return a checksum of 128 bits in hexadecimal digits."""
+        return self.xxh3_128(data).hexdigest()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - short ones, of rows
+        return getattr(xxhash, name)
 
 
 def wall_clock(scheduler: Scheduler, process: Process) -> Callable[[], float]:

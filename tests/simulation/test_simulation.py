@@ -40,3 +40,10 @@ def test_a_fault_that_is_put_back_is_found_and_its_plan_is_made_shorter() -> Non
     assert done.returncode == 1, done.stderr
     (plan,) = re.findall(r"shortest plan found: (Plan\(.*\))", done.stdout)
     assert plan.count("Event(") < str(Plan.of(21)).count("Event(")
+
+
+@pytest.mark.parametrize("seed", [3, 18])  # a folder, and S3
+def test_a_seed_makes_the_same_world_again(seed: int) -> None:
+    first, again = simulate(str(seed)), simulate(str(seed))
+    assert len(first.stdout.splitlines()) > 20, first.stderr
+    assert first.stdout == again.stdout

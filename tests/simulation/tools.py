@@ -31,7 +31,6 @@ from tests.simulation.scheduler import Process
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-BUCKET = "s3://bucket"
 TIDY_S = 3 * 24 * 3600.0
 """After this, pins and unfinished uploads of processes that have died are garbage."""
 KINDS: tuple[Kind, ...] = ("native", "canonical")
@@ -91,7 +90,7 @@ class Tools:
     def save(self, draw: random.Random) -> None:
         """Take a savepoint of the running query."""
         kind, digests, runner = draw.choice(KINDS), draw.random() < 0.5, _draw_runner(draw)
-        target = f"{BUCKET}/savepoint-{len(self.processes)}"
+        target = f"{self._world.base}/savepoint-{len(self.processes)}"
 
         def act() -> None:
             world = self._world
@@ -111,7 +110,7 @@ class Tools:
         if self.unfinished and draw.random() < 0.5:
             self._restore(self.unfinished.pop(draw.randrange(len(self.unfinished))), draw)
         elif self.savepoints:
-            source, target = draw.choice(list(self.savepoints)), f"{BUCKET}/restored-{len(self.processes)}"
+            source, target = draw.choice(list(self.savepoints)), f"{self._world.base}/restored-{len(self.processes)}"
             self._restore(Restore(source, target, draw.randint(1, 4)), draw)
 
     def _restore(self, wanted: Restore, draw: random.Random) -> None:
@@ -138,7 +137,8 @@ class Tools:
 
     def branch(self, draw: random.Random) -> None:
         """Make a checkpoint of the running query's newest batch."""
-        target, partitions, runner = f"{BUCKET}/branch-{len(self.processes)}", draw.randint(1, 4), _draw_runner(draw)
+        target = f"{self._world.base}/branch-{len(self.processes)}"
+        partitions, runner = draw.randint(1, 4), _draw_runner(draw)
 
         def act() -> None:
             checkpoint = Checkpoint(self._world.checkpoint, self._options)
@@ -149,6 +149,24 @@ class Tools:
             self.checkpoints.append(Folder(target, self._chain(target, version)))
 
         self._begin(f"branch {target} with {partitions} partitions", act)
+
+    def look(self, draw: random.Random) -> None:
+        """Read all rows of a version of the running query."""
+        world = self._world
+        retained = world.stored.retained()
+        if not retained:
+            return
+        version = draw.choice(retained) + 1
+        chain, backward = self._chain(world.checkpoint, version), world.went_back
+
+        def act() -> None:
+            checkpoint = Checkpoint(world.checkpoint, self._options)
+            checkpoint.require_committed(version)
+            rows = self._read(checkpoint, version)
+            if world.went_back == backward and rows != world.history.all_rows(chain):
+                raise Violation(f"a reader finds the rows {rows} at version {version}, not those of {chain}")
+
+        self._begin(f"look at version {version}", act)
 
     def delete(self, draw: random.Random) -> None:
         """Delete a savepoint, perhaps while it is restored."""
@@ -170,6 +188,7 @@ class Tools:
             require_newest(checkpoint)
             collector = Collector(checkpoint, keep, grace_s)
             try:
+                collector.discard_unfinished()
                 for _, identity in checkpoint.stores():
                     collector.clean(identity)
                 if waits and (waiting := collector.waiting()):
@@ -219,7 +238,7 @@ class Tools:
 
     def _chain(self, url: str, version: int) -> str:
         """Return the history that a folder says it has, from its own offset log."""
-        place = self._world.service.place(url.removeprefix("s3://"))
+        place = self._world.service.place(url)
         return Batch.decode(version - 1, place.get(f"offsets/{version - 1}")).chain
 
     # --- how it ends -------------------------------------------------------------------------------------------------
@@ -246,8 +265,8 @@ class Tools:
         world.has_ended = True  # nobody calls the stores of the last run any more
         world.scheduler.sleep(TIDY_S)
         self._finish(partial(self.collect, waits=True))
-        if world.service.uploads:
-            raise Violation(f"uploads are left: {list(world.service.uploads)}")
+        if unfinished := world.service.unfinished(world.checkpoint):
+            raise Violation(f"unfinished objects are left: {unfinished}")
         if left := world.stored.find_left_over():
             raise Violation(f"objects are left that nothing needs: {left[:5]}, {len(left)} in all")
 
@@ -267,9 +286,13 @@ class Tools:
 
     def read(self, url: str) -> Rows:
         """Return all rows of a checkpoint at its newest version."""
-        checkpoint, workplace = Checkpoint(url, self._options), Workplace(replace(self._options, remote=""))
+        checkpoint = Checkpoint(url, self._options)
+        return self._read(checkpoint, checkpoint.newest_version)
+
+    def _read(self, checkpoint: Checkpoint, version: int) -> Rows:
+        workplace = Workplace(replace(self._options, remote=""))
         found: Rows = {}
-        for operator in list_operators(checkpoint, checkpoint.newest_version):
+        for operator in list_operators(checkpoint, version):
             for versions in operator.stores.values():
                 for each in versions:
                     with workplace.folder() as folder, workplace.restore(each, folder / "copy") as restored:

@@ -1,4 +1,4 @@
-"""A query on a cluster: drivers, executors, their checkpoint in an object service, and what befalls them."""
+"""A query on a cluster: drivers, executors, their checkpoint in a place, and what befalls them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import CkptError
 from tests.labs.lab import CallError, Rows, Server
+from tests.simulation import object_service, shared_folder
 from tests.simulation.driver import Driver
 from tests.simulation.events import EVENTS
 from tests.simulation.executor import Executor, LostError, Run
 from tests.simulation.history import History
 from tests.simulation.invariants import StoredQuery, Violation
-from tests.simulation.object_service import CALM, LATE_S, ObjectService
+from tests.simulation.object_service import ObjectService
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.shared_folder import SharedFolder
 from tests.simulation.tools import Tools
+from tests.simulation.weather import CALM, LATE_S
 
 GRACE_S = 120
-BUCKET = "bucket"
+BASE = "s3://bucket"
 _CHECKSUMS = re.compile(r" = \d{4,}")
 RECOVERY_S = 4000.0
 """How long a query may need for a few batches when nothing fails any more."""
@@ -30,16 +33,22 @@ RECOVERY_S = 4000.0
 class World:
     """One simulation; see the module."""
 
-    checkpoint = f"s3://{BUCKET}/checkpoint"
-
     def __init__(self, plan: Plan, scheduler: Scheduler, folder: Path) -> None:
         """Make the machines, with their disks in ``folder``. Nothing runs yet."""
         self.plan = plan
         self.scheduler = scheduler
         self.draw = random.Random(f"world {plan.seed}")
-        self.service = ObjectService(scheduler, plan.seed)
+        self.service: ObjectService | SharedFolder
+        self.storms: tuple[str, ...]
+        if plan.place == "s3":
+            self.service, self.base = ObjectService(scheduler, plan.seed), BASE
+            self.storms = object_service.STORMS
+        else:
+            self.service, self.base = SharedFolder(scheduler, plan.seed, folder / "shared"), str(folder / "shared")
+            self.storms = shared_folder.STORMS
         self.service.weather = plan.weather
-        self.stored = StoredQuery(self.service, f"{BUCKET}/checkpoint", plan.keep)
+        self.checkpoint = f"{self.base}/checkpoint"
+        self.stored = StoredQuery(self.service, self.checkpoint, plan.keep)
         options = {
             "retentionGracePeriod": f"{GRACE_S}s",
             "localCheckpoints": "1",
@@ -54,6 +63,8 @@ class World:
         self.told: list[str] = []
         self.quiet_until_s = 0.0
         self.has_rotted = self.is_calm = self.is_stopped = self.is_settled = self.has_ended = False
+        self.acknowledged = 0
+        """The newest version that a driver has committed, and knows it."""
         self.went_back = 0
         """How often a user has deleted the newest entries of the logs."""
         self.grace_s = GRACE_S
@@ -79,8 +90,17 @@ class World:
         pause_s = self.draw.choice((0, 1, 5, 40)) * self.draw.random()
         return max(pause_s, self.quiet_until_s - self.scheduler.now_s)
 
+    def lose_power(self, draw: random.Random) -> None:
+        """Forget what is not durable. Fail unless the newest version is there that a driver has committed."""
+        if isinstance(self.service, SharedFolder):
+            self.service.lose_power(draw)
+        self.stored.look_again()
+        if self.stored.newest < self.acknowledged:
+            raise Violation(f"version {self.acknowledged} was committed, and {self.stored.newest} is left")
+
     def acknowledge(self, version: int, chain: str) -> None:
         """Note that a driver has committed a batch, and knows it."""
+        self.acknowledged = max(self.acknowledged, version)
         self.tell(f"version {version} is committed: {chain}")
 
     def start_driver(self) -> Driver:

@@ -157,7 +157,8 @@ def test_a_task_that_swallows_the_exit_does_not_go_on_for_ever(tmp_path: Path) -
 def _start(folder: Path, *, frees: bool = False, swallows: bool = False) -> subprocess.Popen[bytes]:
     """Start a program that waits for a task in another process. Both have its stdout."""
     program = (
-        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; "
+        f"import signal, sys; sys.path[:] = {sys.path}; from pathlib import Path; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background job ignores it
         "from tests.state_store.redistribution.test_jobs import *; "
         f"LocalProcesses(1)([Wait(Path({str(folder)!r}), {frees}, {swallows})], lambda _done, _of: None)"
     )
