@@ -49,6 +49,13 @@ def test_a_query_survives_its_kills() -> None:
     assert len(survived.rows) == 50
 
 
+@pytest.mark.in_turn
+def test_a_driver_that_was_replaced_changes_nothing_when_it_wakes_up() -> None:
+    survived = ckpt.testing.crash(totals, seed=2, faults=4, rows=visits())
+    assert "driver replaced" in survived.faults
+    assert len(survived.rows) == 50
+
+
 @pytest.mark.matrix
 def test_a_query_survives_the_death_of_executors(tmp_path: Path) -> None:
     survived = ckpt.testing.crash(totals, seed=5, faults=4, executors=2, folder=tmp_path, rows=visits())

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, FormChoice, RowCount, StateRows, Written
+from pyspark_ckpt.operators.rows.state_rows import ARRAYS_BYTES, ROW_BYTES, FormChoice, RowCount, StateRows, Written
 from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
 from pyspark_ckpt.state_store.arrays.order import in_order
 from pyspark_ckpt.state_store.arrays.packed import Packed, concatenate, side_by_side
@@ -148,7 +148,7 @@ class EntryRows(StateRows):
 
     def _get_each(self, at: EntryKeys) -> list[bytes | None]:
         """``get_cells`` from rows that are kept by key."""
-        self._to_rows()
+        self._prefer_rows()
         keys = at.keys.strings()
         rows: list[bytes | None] = []
         for key, size in zip(keys, at.suffix_bytes.tolist(), strict=True):
@@ -166,8 +166,8 @@ class EntryRows(StateRows):
     def _choose_form(self, count: int) -> None:
         """Convert the written rows if a call for ``count`` rows is faster with the other form."""
         if not self._written:
-            if self._choice.prefers_rows(count, sum(len(each.at) for each in self._writes)):
-                self._to_rows()
+            if self._choice.prefers_rows(count, self._count_in_arrays()):
+                self._prefer_rows()
         elif self._has_at_most(count):
             self._to_arrays()
 
@@ -204,12 +204,11 @@ class EntryRows(StateRows):
         """``put`` different rows of any keys. ``change``: how many more rows there are afterwards."""
         self._count.add(change)
         self._writes.append(EntryWrites(at, cells))
-        self._session.hold(len(at.keys.data) + int(cells.values.size.sum()))
+        self._session.hold(len(at.keys.data) + int(cells.values.size.sum()) + ARRAYS_BYTES * len(at))
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` different rows of one key that are new."""
-        if self._writes:
-            self._to_rows()
+        self._prefer_rows()
         self._count.add(len(entries))
         written = self._written.get(suffix)
         if written is None:
@@ -221,7 +220,7 @@ class EntryRows(StateRows):
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
         """Delete different rows of one key that exist."""
-        self._to_rows()
+        self._prefer_rows()
         if suffix in self._written or suffix in self._cleared:
             for entry in entries:
                 self.put(suffix, entry, None, there=True)
@@ -231,8 +230,7 @@ class EntryRows(StateRows):
 
     def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
         """Return the row if no look-up is needed for it, else UNREAD."""
-        if self._writes:
-            self._to_rows()
+        self._prefer_rows()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
             return value
@@ -248,12 +246,11 @@ class EntryRows(StateRows):
 
     def is_still(self, suffix: bytes, entry: bytes, value: bytes, moment: Moment) -> bool:
         """Return whether a row that a scan of ``moment`` found is unchanged; False once the turn of its key is over."""
-        now = self._session.moment
-        if now.turns != moment.turns:
+        if self._session.moment.turns != moment.turns:
             return False
         current = self.peek(suffix, entry)
         if current is UNREAD:
-            if now.spills == moment.spills:
+            if self._session.moment.spills == moment.spills:
                 return True
             current = self._session.get_many([self._head + suffix + entry])[0]
         return current == value
@@ -263,8 +260,7 @@ class EntryRows(StateRows):
 
         Lazily, as they were when this was called, whatever is written meanwhile.
         """
-        if self._writes:
-            self._to_rows()
+        self._prefer_rows()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
         if not written:
@@ -278,8 +274,7 @@ class EntryRows(StateRows):
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """Delete all rows of a key, which are from entry ``begin`` on. However many they are, this takes no memory."""
-        if self._writes:
-            self._to_rows()
+        self._prefer_rows()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
                 self.put(suffix, entry, None)
@@ -348,11 +343,21 @@ class EntryRows(StateRows):
             )
             self._written = {}
 
+    def _prefer_rows(self) -> None:
+        """Convert all writes to rows by key. If these take too much memory, all are spilled instead."""
+        if self._writes:
+            self._session.hold(ROW_BYTES * self._count_in_arrays())
+            self._to_rows()
+
+    def _count_in_arrays(self) -> int:
+        return sum(len(each.at) for each in self._writes)
+
     def _to_rows(self) -> None:
-        """Convert all writes to rows by key."""
-        while self._writes:
-            for row in self._writes[0].at.with_values(self._writes.pop(0).cells):
+        """Convert all writes to rows by key. After a failure midway, the next call begins again."""
+        for each in self._writes:
+            for row in each.at.with_values(each.cells):
                 self._write(*row)
+        self._writes = []
 
     def _reuse_order(self, at: EntryKeys) -> EntryKeys:
         """Return the places of the last read if ``at`` is the same ones: their order is known."""

@@ -32,7 +32,7 @@ from pyspark_ckpt.operators.rows.ordered_rows import (
     encode_ordered_keys,
     numbers_at,
 )
-from pyspark_ckpt.operators.rows.state_rows import StateRows, Written
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, StateRows, Written
 from pyspark_ckpt.operators.rows.ttl_stamps import Life, Stamps, index_instant
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
@@ -99,6 +99,7 @@ class ExpiryIndex(OrderedRows):
         """Write an index row with a value of its own."""
         self._to_rows()
         self._written[key] = value
+        self._hold(ROW_BYTES + len(value))
 
     def write_all(self, keys: Packed, values: Packed) -> None:
         """``write`` many rows."""

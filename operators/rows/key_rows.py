@@ -9,7 +9,15 @@ from typing_extensions import override
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, FormChoice, RowCount, StateRows, Written, sort_rows
+from pyspark_ckpt.operators.rows.state_rows import (
+    ARRAYS_BYTES,
+    ROW_BYTES,
+    FormChoice,
+    RowCount,
+    StateRows,
+    Written,
+    sort_rows,
+)
 from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
 from pyspark_ckpt.state_store.arrays.order import find_positions
 from pyspark_ckpt.state_store.arrays.writes import Writes, newest
@@ -48,8 +56,7 @@ class KeyRows(StateRows):
 
     def get(self, suffix: bytes) -> bytes | None:
         """Return the row of a key."""
-        if self._columns:
-            self._to_rows()
+        self._prefer_rows()
         value = self._written.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base.get(suffix, UNREAD)
@@ -59,8 +66,7 @@ class KeyRows(StateRows):
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """Write the row of a key; None deletes it."""
-        if self._columns:
-            self._to_rows()
+        self._prefer_rows()
         before = self._written.get(suffix, UNREAD)
         if before is UNREAD:
             before = self._base.get(suffix, UNREAD)
@@ -101,10 +107,11 @@ class KeyRows(StateRows):
             return
         self._choose_form(len(suffixes))
         if self._written:
-            absent = self._get_each(suffixes).count(None)
+            absent, row_bytes = self._get_each(suffixes).count(None), ROW_BYTES
             self._count.add(int(cells.there.sum()) - len(suffixes) + absent)
             self._write_all(suffixes, cells)
         else:
+            row_bytes = ARRAYS_BYTES
             before = self._get_from_columns(suffixes)
             self._count.add(int(cells.there.sum()) - int(before.there.sum()))
             if self._columns and self._columns[-1][0] is suffixes:
@@ -112,7 +119,8 @@ class KeyRows(StateRows):
             self._columns.append((suffixes, cells))
             if len(self._columns) > MAX_COLUMNS:
                 self._columns = [_split_writes(self._newest())]
-        self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
+        size_bytes = int(suffixes.packed.size.sum()) + int(cells.values.size.sum())
+        self._session.hold(size_bytes + row_bytes * len(suffixes))
 
     @property
     @override
@@ -165,22 +173,32 @@ class KeyRows(StateRows):
     def _choose_form(self, count: int) -> None:
         """Convert the written rows if a call for ``count`` keys is faster with the other form."""
         if self._columns:
-            if self._choice.prefers_rows(count, sum(len(suffixes) for suffixes, _ in self._columns)):
-                self._to_rows()
+            if self._choice.prefers_rows(count, self._count_in_columns()):
+                self._prefer_rows()
         elif len(self._written) <= count:
             self._to_columns()
+
+    def _prefer_rows(self) -> None:
+        """Convert rows that are in columns to rows by key. If these take too much memory, all are spilled instead."""
+        if self._columns:
+            self._session.hold(ROW_BYTES * self._count_in_columns())
+            self._to_rows()
+
+    def _count_in_columns(self) -> int:
+        return sum(len(suffixes) for suffixes, _ in self._columns)
 
     def _to_columns(self) -> None:
         """Convert rows that are kept by key to columns."""
         if self._written:
+            self._to_rows()  # of a conversion that has failed midway
             self._columns = [_split_writes(Writes.of(sort_rows(b"", self._written)))]
             self._written, self._in_order, self._last_written = {}, True, b""
 
     def _to_rows(self) -> None:
-        """Convert rows that are in columns to rows by key."""
-        columns, self._columns = self._columns, []
-        for suffixes, cells in columns:
+        """Convert rows that are in columns to rows by key. After a failure midway, the next call begins again."""
+        for suffixes, cells in self._columns:
             self._write_all(suffixes, cells)
+        self._columns = []
 
     def _write_all(self, suffixes: Suffixes, cells: Cells) -> None:
         self._in_order &= suffixes[0] > self._last_written

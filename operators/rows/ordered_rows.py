@@ -10,7 +10,15 @@ import numpy as np
 from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Staged, StateRows, Written, sort_rows
+from pyspark_ckpt.operators.rows.state_rows import (
+    ARRAYS_BYTES,
+    ROW_BYTES,
+    RowCount,
+    Staged,
+    StateRows,
+    Written,
+    sort_rows,
+)
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.arrays.writes import Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
@@ -72,6 +80,7 @@ class OrderedRows(Staged):
         self._written: dict[bytes, bytes | None] = {}
         self._writes: list[Writes] = []
         """Rows that were written as arrays, later than those by key. For one key, the last one wins."""
+        self._converted = 0
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """Return the keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
@@ -104,12 +113,12 @@ class OrderedRows(Staged):
         """Write a row or delete it."""
         self._to_rows()
         self._written[key] = self._there if there else None
-        self._session.hold(ROW_BYTES)
+        self._hold(ROW_BYTES)
 
     def put_writes(self, written: Writes) -> None:
         """Write many rows, in any order."""
         self._writes.append(written)
-        self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
+        self._hold(len(written.keys.data) + int(written.cells.values.size.sum()) + ARRAYS_BYTES * len(written))
 
     def flush(self, _end: bytes | None) -> Written:
         """See Staged. Rows of all keys: they are not in the order of keys."""
@@ -123,7 +132,13 @@ class OrderedRows(Staged):
         """Convert all writes to rows by key."""
         for each in self._writes:
             self._written.update(each.rows())
+            self._converted += len(each)
         self._writes.clear()
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count the memory of written rows, with that of rows converted since the last call, which spilled nothing."""
+        converted, self._converted = self._converted, 0
+        self._session.hold(size_bytes + ROW_BYTES * converted)
 
 
 def _size_of_key(row: tuple[bytes, bytes]) -> int:

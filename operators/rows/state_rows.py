@@ -27,6 +27,8 @@ from pyspark_ckpt.state_store.arrays.writes import Writes
 
 ROW_BYTES = 256
 """Approximate memory of a row that is written on its own, without its value."""
+ARRAYS_BYTES = 40
+"""Memory of a row in columns or arrays, without its key and value: where these begin, and their sizes."""
 
 FEWER = 4
 """A call is small if this many times its rows are held in columns, all of which it searches."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.weather import LATE_S, Weather
@@ -13,18 +14,53 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Happens = Callable[["World", random.Random], None]
+SOON_REQUESTS = 12
+
+
+def _soon(process: Process, draw: random.Random, act: Callable[[], object]) -> None:
+    """Let something befall a process now, or within its next requests."""
+    if draw.random() < 0.5:
+        act()
+    else:
+        process.after_requests(draw.randrange(SOON_REQUESTS), act)
 
 
 def _kill_executor(world: World, draw: random.Random) -> None:
     executor, keeps_disk = draw.choice(world.executors), draw.random() < 0.5
-    world.tell(f"{executor.process} is killed, its disk {'stays' if keeps_disk else 'is lost'}")
-    executor.kill(keeps_disk=keeps_disk)
+    process = executor.process
+
+    def kill() -> None:
+        world.tell(f"{process} is killed, its disk {'stays' if keeps_disk else 'is lost'}")
+        executor.kill(keeps_disk=keeps_disk)
+
+    _soon(process, draw, kill)
+
+
+def _let_sleep(world: World, process: Process, seconds: float) -> None:
+    process.sleep_until(world.scheduler.now_s + seconds)
+    world.tell(f"{process} sleeps until {process.asleep_until_s:.0f}")
 
 
 def _let_executor_sleep(world: World, draw: random.Random) -> None:
+    process, seconds = draw.choice(world.executors).process, draw.choice((5, 60, 400, 4000)) * draw.random()
+    _soon(process, draw, lambda: _let_sleep(world, process, seconds))
+
+
+def _sleep_in_a_snapshot(world: World, draw: random.Random) -> None:
+    """An executor sleeps in the midst of a snapshot of new table files, while others go on and clean up."""
     executor = draw.choice(world.executors)
-    executor.process.sleep_until(world.scheduler.now_s + draw.choice((5, 60, 400, 4000)) * draw.random())
-    world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
+    if not executor.handles:
+        return
+    key, seconds = draw.choice(sorted(executor.handles)), world.grace_s * draw.uniform(0.1, 4)
+    process = executor.process
+    executor.compact()
+    process.after_requests(draw.randrange(SOON_REQUESTS), lambda: _let_sleep(world, process, seconds))
+    world.begin_snapshot(executor, key)
+    for other in world.executors:
+        if other is not executor and draw.random() < 0.5:
+            other.compact()
+    world.scheduler.sleep(draw.choice((1, 20, world.grace_s)) * draw.random())
+    world.tools.collect(waits=draw.random() < 0.5)
 
 
 def _lose_power(world: World, draw: random.Random) -> None:
@@ -100,17 +136,15 @@ def _go_back(world: World, draw: random.Random) -> None:
 
 def _go_back_over_a_sleeper(world: World, draw: random.Random) -> None:
     """An executor stops in the midst of its tasks, and wakes up in another history of the query."""
-    executor = draw.choice(world.executors)
-    executor.process.sleep_until(world.scheduler.now_s + LATE_S + draw.choice((5, 60, 400)) * draw.random())
-    world.tell(f"{executor.process} sleeps until {executor.process.asleep_until_s:.0f}")
+    process = draw.choice(world.executors).process
+    _let_sleep(world, process, LATE_S + draw.choice((5, 60, 400)) * draw.random())
     _go_back(world, draw)
 
 
 def _sleep_beside_a_compaction(world: World, draw: random.Random) -> None:
     """An executor sleeps with table files that the others replace. When it wakes, they may be about to be deleted."""
     sleeper = draw.choice(world.executors)
-    sleeper.process.sleep_until(world.scheduler.now_s + world.grace_s * draw.uniform(0.5, 3))
-    world.tell(f"{sleeper.process} sleeps until {sleeper.process.asleep_until_s:.0f}")
+    _let_sleep(world, sleeper.process, world.grace_s * draw.uniform(0.5, 3))
     for executor in world.executors:
         if executor is not sleeper:
             executor.compact()
@@ -138,14 +172,17 @@ def _working_tool(world: World, draw: random.Random) -> Process | None:
 
 def _kill_tool(world: World, draw: random.Random) -> None:
     if (process := _working_tool(world, draw)) is not None:
-        world.tell(f"{process} is killed")
-        world.scheduler.kill(process)
+        _soon(process, draw, partial(_kill, world, process))
+
+
+def _kill(world: World, process: Process) -> None:
+    world.tell(f"{process} is killed")
+    world.scheduler.kill(process)
 
 
 def _let_tool_sleep(world: World, draw: random.Random) -> None:
     if (process := _working_tool(world, draw)) is not None:
-        process.sleep_until(world.scheduler.now_s + draw.choice((60, 1000, 4000)) * draw.random())
-        world.tell(f"{process} sleeps until {process.asleep_until_s:.0f}")
+        _soon(process, draw, partial(_let_sleep, world, process, draw.choice((60, 1000, 4000)) * draw.random()))
 
 
 EVENTS: Mapping[str, Happens] = {
@@ -162,6 +199,7 @@ EVENTS: Mapping[str, Happens] = {
     "go back": _go_back,
     "go back over a sleeper": _go_back_over_a_sleeper,
     "sleep beside a compaction": _sleep_beside_a_compaction,
+    "sleep in a snapshot": _sleep_in_a_snapshot,
     "quiet": _be_quiet,
     "storm": _storm,
     "savepoint": lambda world, draw: world.tools.save(draw),

@@ -324,6 +324,7 @@ class Client:
     ) -> dict[str, Any]:
         service = self._service
         draw, scheduler, weather = service.draw, service.scheduler, service.weather
+        scheduler.current.process.note_request()
         kinds = [kind for kind in weather.kinds if kind in possible]
         fault = draw.choice(kinds) if kinds and draw.random() < weather.chance else ""
         if fault:

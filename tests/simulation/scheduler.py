@@ -38,6 +38,19 @@ class Process:
         self.is_dead = False
         self.asleep_until_s = -math.inf
         self.has_slept = False
+        self._requests_left = 0
+        self._then: Callable[[], object] | None = None
+
+    def after_requests(self, count: int, then: Callable[[], object]) -> None:
+        """Call ``then`` when the process makes its next request but ``count``, instead of what it was to call."""
+        self._requests_left, self._then = count, then
+
+    def note_request(self) -> None:
+        """Note that the process makes a request."""
+        self._requests_left -= 1
+        if self._requests_left < 0 and self._then is not None:
+            then, self._then = self._then, None
+            then()
 
     def sleep_until(self, instant_s: float) -> None:
         """Let none of its tasks go on until then, as on a machine that is overloaded or suspended."""

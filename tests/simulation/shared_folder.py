@@ -139,6 +139,7 @@ class SharedFolder:
 
     def _step(self, request: Callable[[], T]) -> T:
         latency_s = self.weather.latency_s
+        self.scheduler.current.process.note_request()
         self.scheduler.sleep(self.draw.uniform(0, latency_s))
         if self._meets("fails"):
             _fail(errno.EIO)

@@ -189,6 +189,18 @@ class World:
                 if self._is_over(run_id) and self.draw.random() < 0.3:
                     self._let_go(executor, run_id)
 
+    def begin_snapshot(self, executor: Executor, key: tuple[str, int]) -> None:
+        """Let an executor make a snapshot of a store: of a run, by its id, and a partition."""
+        run_id, handle = key[0], executor.handles[key]
+
+        def make(server: Server) -> None:
+            try:
+                server.call("snapshot", handle=handle, force=True)
+            except CallError as problem:
+                self.judge(problem, run_id)
+
+        executor.begin("snapshot", make)
+
     def _tidy(self, handle: int, server: Server) -> None:
         server.call("snapshot", handle=handle, force=self.draw.random() < 0.2)
         server.call("cleanup", handle=handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_ckpt.state_store.failpoints import file_name
-from pyspark_ckpt.testing.crashes.crash import POINTS, Faults
+from pyspark_ckpt.testing.crashes.faults import POINTS, Faults
 
 
 def test_each_fail_point_that_has_fired_is_a_fault_and_the_others_are_armed_again() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
 
 from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 STARTED = "started"
 BATCH = "batch={:09d}"
+COMPLETE = "_SUCCESS"
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,26 @@ class Job:
         return job
 
     def run(self, spark: SparkSession) -> None:
-        """Run the query to the end of its input. A batch that is repeated replaces its output."""
+        """Run the query to the end of its input. Each attempt of a batch has a folder of its own for its output."""
         frames = {
             name: spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(folder)
             for name, (schema, folder) in self.inputs.items()
         }
 
         def write(rows: DataFrame, batch: int) -> None:
-            rows.coalesce(1).write.mode("overwrite").parquet(str(Path(self.output) / BATCH.format(batch)))
+            rows.coalesce(1).write.parquet(str(Path(self.output) / BATCH.format(batch) / uuid.uuid4().hex))
 
         writer = self.build(**frames).writeStream.outputMode(self.mode).foreachBatch(write)
         query = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
         sys.stdout.write(f"{STARTED}\n")
         sys.stdout.flush()
         query.awaitTermination()
+
+    def read_output(self) -> list[dict[str, Any]]:
+        """Return the rows of the output, batch by batch: those of the last attempt that was complete."""
+        found: list[dict[str, Any]] = []
+        for batch in sorted(Path(self.output).iterdir()):
+            complete = sorted(batch.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime_ns)
+            files = sorted(complete[-1].parent.glob("*.parquet")) if complete else []
+            found += [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+        return found

@@ -36,6 +36,18 @@ def kill(process: psutil.Process) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
+def pause(process: psutil.Process) -> None:
+    """Stop a process until ``resume``; no error if it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        process.suspend()
+
+
+def resume(process: psutil.Process) -> None:
+    """Let a process that was paused go on; no error if it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        process.resume()
+
+
 def kill_marked(mark: str) -> None:
     """End every process of a mark, and those that they start meanwhile."""
     while found := find_marked(mark):
