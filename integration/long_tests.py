@@ -1,4 +1,4 @@
-"""The tests that take long. Of these, each run of ``make test`` has a ninth: see ``integration.turns``.
+"""The tests that take long. Of these, each run of ``make test`` has an eleventh: see ``integration.turns``.
 
 ``python -m integration.long_tests JUNIT.XML`` writes their names anew, from the report of a run of all of them:
 ``CKPT_TURN=all make test-python PYTEST_ADDOPTS="--junitxml=JUNIT.XML"``.

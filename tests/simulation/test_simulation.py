@@ -16,8 +16,8 @@ import pytest
 from tests.simulation.plan import Plan
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 20
-GIVEN = os.environ.get("CKPT_SIMULATED_SEEDS", "40")
+AT_ONCE = 50
+GIVEN = os.environ.get("CKPT_SIMULATED_SEEDS", "500")
 SEEDS = [(int(seed), int(seed) + 1) for seed in GIVEN.split(",")] if "," in GIVEN else [
     (first, min(first + AT_ONCE, int(GIVEN))) for first in range(0, int(GIVEN), AT_ONCE)
 ]  # fmt: skip
