@@ -153,7 +153,8 @@ class Tools:
     def look(self, draw: random.Random) -> None:
         """Read all rows of a version of the running query."""
         world = self._world
-        retained = world.stored.retained()
+        planned = set(world.stored.numbers("offsets"))
+        retained = [number for number in world.stored.retained() if number in planned]
         if not retained:
             return
         version = draw.choice(retained) + 1
