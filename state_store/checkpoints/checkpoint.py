@@ -169,6 +169,10 @@ class Checkpoint:
         """Return the operators whose state the commit log names at the newest version: none in checkpoint format 1."""
         return {int(number) for number in self._read_ids() if _OPERATOR_NUMBER.fullmatch(number)}
 
+    def keep_ids(self) -> None:
+        """Read the ids that the commit log names at the newest version, before a running query deletes its entry."""
+        self._read_ids()
+
     def _read_ids(self) -> dict[str, list[list[str]]]:
         """Return all ids that the commit log names at the newest version. They are read once."""
         if self._ids is None:

@@ -240,6 +240,7 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
     renewing.start()
     leaving = pins
     try:
+        checkpoint.keep_ids()
         yield version
     except StorageError as problem:
         if problem.waited_s:  # perhaps in another process: do not wait as long for the same place again

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, MARKER_KEY, STATE_BYTES
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import CopyHere, RunHere, Runner
@@ -162,8 +162,13 @@ class Tools:
 
         def act() -> None:
             checkpoint = Checkpoint(world.checkpoint, self._options)
-            checkpoint.require_committed(version)
-            rows = self._read(checkpoint, version)
+            try:
+                checkpoint.require_committed(version)
+                rows = self._read(checkpoint, version)
+            except (NotFoundError, ConflictError):
+                if version - 1 in world.stored.retained():
+                    raise
+                return  # it was retired meanwhile
             if world.went_back == backward and rows != world.history.all_rows(chain):
                 raise Violation(f"a reader finds the rows {rows} at version {version}, not those of {chain}")
 

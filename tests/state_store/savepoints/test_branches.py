@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -45,10 +46,21 @@ def test_a_branch_of_each_retained_batch_has_its_state(quick_path: Path) -> None
     assert files(quick_path / "query") == before
 
 
+def _add_rivals(query: Query) -> None:
+    """Let each store have another commit of the newest version, of an attempt that lost."""
+    for delta in Path(query.location).rglob(f"{query.version:020d}-*.delta"):
+        shutil.copy(delta, delta.with_name(re.sub(r"-[0-9a-f]{32}-", f"-{0:032x}-", delta.name)))
+
+
 @pytest.mark.parametrize("step", ["list_operators", "RestorePlan.of", "QueryRestore.run", "read_logs"])
-def test_a_branch_outlives_the_logs_of_its_batch(step: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_rivals", [False, True])
+def test_a_branch_outlives_the_logs_of_its_batch(
+    step: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_rivals: bool
+) -> None:
     """Whatever the branch does next, the running query has just deleted the logs of its batch."""
     query = written(quick_path / "query", 2)
+    if has_rivals:
+        _add_rivals(query)
     version, rows = query.version, deepcopy(query.rows)
     owner: Any = {"list_operators": source, "RestorePlan.of": RestorePlan, "QueryRestore.run": QueryRestore}.get(
         step, creation
