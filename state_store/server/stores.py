@@ -202,12 +202,12 @@ class Stores:
                 self._taken.add(folder)
                 shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._resources), folder)
             self._sweep_left_over()
-            if caller.run_id and caller.epoch:
-                shelf.store.note_run(caller)
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
-            return handle
+        if caller.run_id and caller.epoch:  # without the lock, because a commit of the run may wait for its place
+            shelf.store.note_run(caller)
+        return handle
 
     def _free_folder(self, name: str) -> Path:
         """Return a local folder that no open store uses: the latest one of an earlier process, else a new one."""
@@ -294,8 +294,10 @@ class Stores:
             found[1].close()
 
     def remember(self, store: Store, transaction: Transaction) -> None:
-        """Keep ``transaction`` findable by its number, even for a while after its end."""
+        """Keep ``transaction`` findable by its number, even for a while after its end, until its store is closed."""
         with self._lock:
+            if store.closed:  # its transactions have ended, and the close may have forgotten them already
+                return
             self._transactions[transaction.number] = (store, transaction)
             surplus = len(self._transactions) - ENDED_KEPT
             if surplus > 0:

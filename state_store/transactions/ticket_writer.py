@@ -31,14 +31,17 @@ class TicketWriter:
     def read_states(self, caller: Caller, own: StoreMeta) -> Sequence[States]:
         """Return the states that the program of a run is checked against. A reader outside a query has no program.
 
-        Makes requests and raises as ``OperatorStates.of``.
+        Makes all requests that ``write`` would need, which is called under the store's lock. Raises as
+        ``OperatorStates.of``.
         """
         context = self._context
-        if not caller.run_id or own.marker == EMPTY:
-            return ()
-        where = caller.run_id, context.identity, own, context.place, context.traffic
-        context.operators.require_agreement(*where)
-        return context.operators.of(*where)
+        states: Sequence[States] = ()
+        if caller.run_id and own.marker != EMPTY:
+            where = caller.run_id, context.identity, own, context.place, context.traffic
+            context.operators.require_agreement(*where)
+            states = context.operators.of(*where)
+        self._find_whether_state_is_left([own.states, *states])
+        return states
 
     def write(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
         """Write the ticket of a transaction for a worker. Raises OSError, StorageError."""
@@ -61,7 +64,7 @@ class TicketWriter:
                 context.options.compression,
                 transaction.meta,
                 worker.key_schema,
-                self._allows_non_restored_state([transaction.meta.states, *states]),
+                bool(self._is_state_left),
                 tuple(states),
                 worker.num_partitions,
                 context.checkpoint.url,
@@ -80,9 +83,8 @@ class TicketWriter:
             moved = msgspec.structs.replace(ticket, db=str(frozen.db), live=False)
             write_ticket(transaction.ticket, moved)
 
-    def _allows_non_restored_state(self, states: Iterable[States]) -> bool:
-        """Return whether the restore that made the checkpoint allows it. Makes one request per store."""
+    def _find_whether_state_is_left(self, states: Iterable[States]) -> None:
+        """Find whether the restore that made the checkpoint allows state without a place. One request per store."""
         if self._is_state_left is None and any(map(is_keyed, chain.from_iterable(states))):
             found = self._context.checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME)
             self._is_state_left = bool(found)
-        return bool(self._is_state_left)

@@ -45,6 +45,7 @@ class Executor:
         self._folders = (folder / f"{name}-{number}" for number in count())
         self._tasks = count()
         self._dead: list[Server] = []
+        self._starting: set[Process] = set()
         self._start(next(self._folders))
 
     def _start(self, local_dir: Path) -> None:
@@ -79,8 +80,11 @@ class Executor:
 
     def _running(self, process: Process) -> Server:
         """Return the state server of this executor. The first call starts it."""
+        ids, scheduler = random.Random(f"ids {self._seed} {process.name}"), self._scheduler
+        if process in self._starting:
+            scheduler.wait(lambda: process not in self._starting)
         if self.server is None:
-            ids, scheduler = random.Random(f"ids {self._seed} {process.name}"), self._scheduler
+            self._starting.add(process)
             self.server = Server(
                 self._local_dir,
                 self._options,
@@ -88,6 +92,8 @@ class Executor:
                 uptime=lambda: STARTED_S + scheduler.now_s,
                 make_id=lambda: f"{ids.getrandbits(128):032x}",
             )
+            self.server.stores._lock.is_prompt = True  # type: ignore[attr-defined]  # it is simulated
+            self._starting.discard(process)
         return self.server
 
     def open(self, server: Server, state_dir: str, checkpoint: str, partition: int, run: Run) -> int:

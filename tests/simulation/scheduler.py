@@ -61,6 +61,12 @@ class Process:
         return self.name
 
 
+class Lock:
+    """A lock of the engine. ``is_prompt``: nobody may hold it while a request is answered."""
+
+    is_prompt = False
+
+
 class Task:
     """One thread of a process."""
 
@@ -73,6 +79,8 @@ class Task:
         self.until_s = -math.inf
         self.own: dict[int, dict[str, Any]] = {}
         """The values of the task in each ``threading.local``."""
+        self.holds: list[Lock] = []
+        self.awaits: Lock | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -128,9 +136,34 @@ class Scheduler:
         if self.current is not self._outside and self.pass_chance and self.draw.random() < self.pass_chance:
             self.wait(None)
 
+    def lose_turn(self, chance: float) -> None:
+        """Be between two steps of code, where others go on first with this probability."""
+        if self.draw.random() < chance and self.current is not self._outside and not self.current.process.is_dead:
+            self.wait(None)
+
     def sleep(self, seconds: float) -> None:
-        """Let others go on for so long."""
+        """Let others go on for so long, as while a place answers."""
+        self._require_promptness(self.current)
         self.wait(_never, seconds)
+
+    def await_lock(self, lock: Lock, owner: Task, is_free: Callable[[], object], timeout_s: float | None) -> bool:
+        """Let others go on until ``owner`` has given up ``lock``. Return False after ``timeout_s``."""
+        task = self.current
+        task.awaits = lock
+        try:
+            if owner.is_ready is _never:
+                self._require_promptness(owner)
+            return self.wait(is_free, timeout_s)
+        finally:
+            task.awaits = None
+
+    def _require_promptness(self, sleeper: Task) -> None:
+        """Fail if a lock that is prompt is held by a task that sleeps, or by one that waits for such a task."""
+        late = [sleeper]
+        for each in late:
+            late += [task for task in self._tasks.values() if task.awaits in each.holds and task not in late]
+            if any(lock.is_prompt for lock in each.holds):
+                raise AssertionError(f"a lock that is held for moments only waits for a request: {each}")
 
     def wait(self, is_ready: Callable[[], object] | None, timeout_s: float | None = None) -> bool:
         """Let others go on until ``is_ready`` is true; at once, if it is None. Return False after ``timeout_s``."""

@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 from typing_extensions import Self
 
-from tests.simulation.scheduler import START_S, STARTED_S, Process, Scheduler, Task
+from tests.simulation.scheduler import START_S, STARTED_S, Lock, Process, Scheduler, Task
 
 _RealFuture: Any = concurrent.futures.Future
 
@@ -65,7 +65,7 @@ class SimulatedTime:
         return getattr(time, name)
 
 
-class SimulatedLock:
+class SimulatedLock(Lock):
     """``threading.Lock``."""
 
     def __init__(self, *, guards_module: bool = False) -> None:
@@ -81,15 +81,18 @@ class SimulatedLock:
         while self._owner is not None:
             if self._owner.has_ended:  # a killed process
                 raise AssertionError("a lock is held by a thread that has ended")
-            if not blocking or not scheduler.wait(lambda: self._owner is None, None if timeout < 0 else timeout):
+            timeout_s = None if timeout < 0 else timeout
+            if not blocking or not scheduler.await_lock(self, self._owner, lambda: self._owner is None, timeout_s):
                 return False
         self._owner = scheduler.current
+        self._owner.holds.append(self)
         return True
 
     def release(self) -> None:
         """Give the lock up."""
         if self._owner is None:
             raise RuntimeError("release unlocked lock")
+        self._owner.holds.remove(self)
         self._owner = None
 
     def locked(self) -> bool:
@@ -104,7 +107,9 @@ class SimulatedLock:
 
 
 class SimulatedRLock(SimulatedLock):
-    """``threading.RLock``."""
+    """``threading.RLock``, which only stores have."""
+
+    is_prompt = True
 
     def __init__(self, *, guards_module: bool = False) -> None:
         super().__init__(guards_module=guards_module)

@@ -36,6 +36,7 @@ class Query:
     version: int = 0
     ids: list[str | None] = field(default_factory=lambda: [None] * PARTITIONS)
     listed: Counter[str] = field(default_factory=Counter)
+    listed_under_lock: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lab = Lab(self.folder, **self.options)
@@ -52,6 +53,9 @@ class Query:
 
             def listed(folder: str = "", prefix: str = "", start: str = "") -> Any:  # noqa: ANN401
                 self.listed[prefix] += 1
+                stores = [shelf.store for shelf in self.lab.server.stores._shelves.values()]
+                if any(store.local.lock._is_owned() for store in stores):  # type: ignore[attr-defined]  # of RLock
+                    self.listed_under_lock.append(f"{url} {folder} {prefix}")
                 return inner(folder, prefix, start)
 
             place.list = listed  # type: ignore[method-assign]
@@ -142,6 +146,14 @@ def test_only_the_first_begin_of_a_run_looks_at_other_partitions(query: Query) -
     query.begin(2)
     assert query.listed[version] == PARTITIONS - 1
     assert query.listed[f"{2:020d}-"] == 0
+
+
+def test_no_begin_waits_for_a_place_under_the_lock_of_its_store(query: Query) -> None:
+    query.batch([{"it/n": "int"}] * PARTITIONS)
+    query.restart()
+    query.batch([{"it/n": "int"}] * PARTITIONS)
+    assert sum(query.listed.values()) > PARTITIONS
+    assert query.listed_under_lock == []
 
 
 def test_other_partitions_are_found_when_state_is_kept_apart_from_the_checkpoint(tmp_path: Path) -> None:
