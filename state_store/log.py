@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ class StoreLog(_Adapter):
         super().__init__(logging.getLogger(f"{LOGGER}.{module}"), {"store": store})
         self._clock = clock
         self._told_at: dict[str, float] = {}
+        self._telling = threading.Lock()
 
     def warn_of_standing(self, message: str, *arguments: object) -> None:
         """Warn of a lasting problem: once an hour, however often it is found, until somebody acts.
@@ -39,11 +41,12 @@ class StoreLog(_Adapter):
         The last ``MAX_STANDING`` texts are remembered.
         """
         text, now = message % arguments, self._clock()
-        told_at = self._told_at.pop(text, -math.inf)
-        is_due = now - told_at >= STANDING_S
-        self._told_at[text] = now if is_due else told_at
-        if len(self._told_at) > MAX_STANDING:
-            del self._told_at[next(iter(self._told_at))]
+        with self._telling:
+            told_at = self._told_at.pop(text, -math.inf)
+            is_due = now - told_at >= STANDING_S
+            self._told_at[text] = now if is_due else told_at
+            if len(self._told_at) > MAX_STANDING:
+                del self._told_at[next(iter(self._told_at))]
         if is_due:
             self.warning("%s", text)
 

@@ -147,6 +147,7 @@ class ColumnFiles:
         try:
             worker.run(task)
         except ProcessError:
+            with self._lock:
+                self._worker = None
             worker.close()
-            self._worker = None
             raise

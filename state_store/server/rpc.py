@@ -240,13 +240,14 @@ class Dispatcher:
     def _answer_begin(self, store: Store, transaction: Transaction) -> dict[str, Any]:
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
+        database, is_live = store.local.locate(transaction)
         return {
             "txn": transaction.number,
             "version": base.version,
             "id": None if base == EMPTY else base.id,
             "new_id": transaction.new_id,
-            "db": str(transaction.copy.db),
-            "live": store.local.is_live(transaction),
+            "db": str(database),
+            "live": is_live,
             "staging": str(transaction.staging),
             "marker_key": MARKER_KEY,
             "marker_value": None if base == EMPTY else base.encode(),

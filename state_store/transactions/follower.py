@@ -69,7 +69,8 @@ class Follower:
                     if any(map(is_keyed, meta.states)):
                         self._shared.columns.schedule(live, tables, log, local.discard_damaged)
         except Exception as problem:
-            local.copies.full_disk.note(problem)
+            with local.lock:
+                local.copies.full_disk.note(problem)
             log.exception("%s is durable, but must be restored: the local database failed", transaction.target)
         try:
             local.let_go(transaction)

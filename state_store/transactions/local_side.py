@@ -6,6 +6,7 @@ The lock is held for pointer swaps, hard links and ingests, which take milliseco
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import LifecycleError
 from pyspark_ckpt.state_store.local.copies import LocalCopies, LocalCopy
@@ -57,6 +58,11 @@ class LocalSide:
     def is_live(self, transaction: Transaction) -> bool:
         """Return whether the base of ``transaction`` is the live copy, which commits move forward."""
         return transaction.copy is self.copies.live
+
+    def locate(self, transaction: Transaction) -> tuple[Path, bool]:
+        """Return the database that ``transaction`` reads, and whether it is the live one, which commits move on."""
+        with self.lock:
+            return transaction.copy.db, self.is_live(transaction)
 
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
         """Forget a damaged local copy and all that share files with it. The next begin restores the version.

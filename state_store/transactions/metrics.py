@@ -52,10 +52,14 @@ class UpkeepMetrics:
         self._damaged_told = self._full_told = 0
 
     def measure(self, version: int) -> dict[str, int]:
-        """Return metrics of the table files, of damage, and of the cost of restoring ``version`` if that is known."""
+        """Return metrics of the table files, of damage, and of the cost of restoring ``version`` if that is known.
+
+        Of several commits at one time, one tells what has happened since the last.
+        """
         copies, versions = self._local.copies, self._local.versions
-        damaged, self._damaged_told = copies.damaged - self._damaged_told, copies.damaged
-        full, self._full_told = copies.full_disk.count - self._full_told, copies.full_disk.count
+        with self._local.lock:
+            damaged, self._damaged_told = copies.damaged - self._damaged_told, copies.damaged
+            full, self._full_told = copies.full_disk.count - self._full_told, copies.full_disk.count
         metrics = {
             "tables": versions.tables.files,
             "table_bytes": versions.tables.size_bytes,

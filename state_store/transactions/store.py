@@ -278,8 +278,12 @@ class Store:
         return transaction
 
     def _register(self, transaction: Transaction, worker: WorkerTask | None, states: Sequence[States]) -> bool:
-        """Make a transaction one of the open ones, unless its copy has moved on since it was leased."""
+        """Make a transaction one of the open ones, unless its copy has moved on since it was leased.
+
+        Raises LifecycleError if the store was closed meanwhile.
+        """
         with self._lock:
+            self.local.require_usable()
             is_there = transaction.copy.marker == transaction.base
             if is_there:
                 if worker is not None:
