@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.blobs.s3 import errors, requests
 from pyspark_ckpt.state_store.format import notices
 from pyspark_ckpt.state_store.retention import confirmation, retention
 from pyspark_ckpt.state_store.snapshots import writer
-from tests.simulation import driver
+from tests.simulation import driver, standard_library
 from tests.simulation.plan import Plan
 from tests.simulation.replacing import replaced
 from tests.simulation.running import Outcome, simulate
@@ -49,6 +49,15 @@ def _add_without_check_after(self: driver.Log, number: int, content: bytes) -> N
         raise driver.StoppedError(f"{self._name}/{number} exists already")
 
 
+@contextmanager
+def _without_locks_of_stores() -> Iterator[None]:
+    with (
+        replaced(standard_library.SimulatedRLock, "acquire", lambda *_: True),
+        replaced(standard_library.SimulatedRLock, "release", _skip),
+    ):
+        yield
+
+
 MUTANTS: Mapping[str, Callable[[], Any]] = {
     "deletions without a notice": lambda: replaced(notices.Notices, "read", lambda _self: {}),
     "table files go at the first look": lambda: replaced(retention.Retention, "_is_due", lambda *_: True),
@@ -64,6 +73,7 @@ MUTANTS: Mapping[str, Callable[[], Any]] = {
     "a write whose answer was lost is another's": lambda: replaced(requests.S3Requests, "write_once", _write_blindly),
     "ages by the clock of the host": lambda: replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
     "rot is published by a snapshot": lambda: replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
+    "stores without their lock": _without_locks_of_stores,
 }
 
 
@@ -77,8 +87,8 @@ def put_back(name: str) -> Iterator[None]:
         yield
 
 
-def simulate_seed(seed: int, mutant: str = "") -> Outcome:
-    """Run the world of a seed, perhaps with a fault put back."""
+def simulate_seed(seed: int, mutant: str = "", *, in_steps: bool = False) -> Outcome:
+    """Run the world of a seed, perhaps with a fault put back. ``in_steps``: see ``steps``."""
     logging.disable()
     with put_back(mutant):
-        return simulate(Plan.of(seed))
+        return simulate(Plan.of(seed, in_steps=in_steps))

@@ -44,9 +44,11 @@ class Plan:
     """How probable it is that a task fails before it commits."""
     weather: Weather
     events: tuple[Event, ...]
+    steps: float = 0.0
+    """How probable it is that a thread loses its turn between two steps of its code; see ``steps``."""
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
+    def of(cls, seed: int, *, in_steps: bool = False) -> Plan:
         """Draw the plan of a seed."""
         draw = random.Random(f"plan {seed}")
         place = draw.choice(list(PLACES))
@@ -69,4 +71,5 @@ class Plan:
                 Event(draw.choice((1, 10, 40, 90)) * draw.random(), draw.choice(list(EVENTS)), draw.getrandbits(32))
                 for _ in range(1 + int(MOST_EVENTS * draw.random() ** 2))
             ),
+            steps=draw.choice((0.001, 0.01, 0.1)) if in_steps else 0.0,
         )

@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,15 @@ from tests.simulation.plan import Plan
 from tests.simulation.replacing import Slots, installed, replaced
 from tests.simulation.scheduler import Killed, Scheduler
 from tests.simulation.shared_folder import SharedFolder
+from tests.simulation.steps import Steps
 from tests.simulation.world import World
 
+ENGINE = "pyspark_ckpt.state_store"
+SHARED = (
+    "server", "transactions", "local", "snapshots", "retention", "restore", "attempts", "database",
+    "blobs.base", "blobs.metered", "log",
+)  # fmt: skip
+"""Rooms and modules whose objects the threads of a state server share."""
 IN_MEMORY = Path("/dev/shm")
 """Where RocksDB need not wait for a disk, on systems that have it."""
 NEVER = 1 << 20
@@ -43,8 +50,8 @@ class Outcome:
 def simulate(plan: Plan) -> Outcome:
     """Run a plan to its end."""
     scheduler = Scheduler(plan.seed)
-    folder = _make_folder(plan.seed)
-    with installed(_slots(), scheduler, plan.seed), _as_new():
+    folder = make_folder(plan.seed)
+    with simulated(scheduler, plan.seed, plan.steps):
         world = World(plan, scheduler, folder)
         violation = ""
         try:
@@ -72,7 +79,7 @@ def _reachable(service: ObjectService | SharedFolder) -> Iterator[None]:
             yield
 
 
-def _make_folder(seed: int) -> Path:
+def make_folder(seed: object) -> Path:
     """Make a folder for local disks. Its name belongs to the seed: it decides the order of sets of paths."""
     within = IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
     try:
@@ -85,7 +92,21 @@ def _make_folder(seed: int) -> Path:
 @cache
 def _slots() -> Slots:
     """Return where the engine meets the standard library."""
-    return Slots("pyspark_ckpt.state_store")
+    return Slots(ENGINE)
+
+
+@cache
+def _steps() -> Steps:
+    """Return the code in which threads may lose their turn anywhere."""
+    return Steps(*(f"{ENGINE}.{room}" for room in SHARED))
+
+
+@contextmanager
+def simulated(scheduler: Scheduler, seed: object, steps: float = 0.0) -> Iterator[None]:
+    """Let the engine run on ``scheduler`` for a while. ``steps``: see ``Plan``."""
+    divided = _steps().divided(lambda: scheduler.lose_turn(steps)) if steps else nullcontext()
+    with installed(_slots(), scheduler, seed), _as_new(), divided:
+        yield
 
 
 @contextmanager

@@ -18,6 +18,8 @@ START_S = 1_700_000_000.0
 STARTED_S = 5_000.0
 """How long the machines have been running by then."""
 MAX_SWITCHES = 2_000_000
+MOMENT_S = 1e-6
+"""Less than any wait takes: the clock goes on only when nobody is ready."""
 
 
 class Killed(BaseException):
@@ -137,9 +139,9 @@ class Scheduler:
             self.wait(None)
 
     def lose_turn(self, chance: float) -> None:
-        """Be between two steps of code, where others go on first with this probability."""
+        """Be between two steps of code, where others go on first with this probability: some, or until all wait."""
         if self.draw.random() < chance and self.current is not self._outside and not self.current.process.is_dead:
-            self.wait(None)
+            self.wait(_not_yet, self.draw.choice((0.0, MOMENT_S)))
 
     def sleep(self, seconds: float) -> None:
         """Let others go on for so long, as while a place answers."""
@@ -175,7 +177,7 @@ class Scheduler:
         self._hub.switch()
         if task.process.is_dead:
             raise Killed
-        return is_ready is None or (is_ready is not _never and bool(is_ready()))
+        return is_ready is None or bool(is_ready())
 
     def kill(self, process: Process) -> None:
         """End a process. Its tasks, the current one among them, end where they wait."""
@@ -231,4 +233,8 @@ class Scheduler:
 
 
 def _never() -> bool:
+    return False
+
+
+def _not_yet() -> bool:
     return False

@@ -35,11 +35,24 @@ def test_nothing_goes_wrong_in_any_world(first: int, end: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_nothing_goes_wrong_when_threads_lose_their_turn_between_any_two_steps() -> None:
+    done = simulate("0", "8", "--steps")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = simulate("0", "60", "--scene", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_race_that_is_put_back_is_found() -> None:
+    done = simulate("0", "60", "--scene", "attempts of one store", "--mutant", "stores without their lock")
+    assert done.returncode == 1, done.stderr
+    assert "attempts of one store, seed" in done.stdout
+
+
 def test_a_fault_that_is_put_back_is_found_and_its_plan_is_made_shorter() -> None:
-    done = simulate("21", "22", "--mutant", "a write whose answer was lost is another's")
+    done = simulate("42", "43", "--mutant", "a write whose answer was lost is another's")
     assert done.returncode == 1, done.stderr
     (plan,) = re.findall(r"shortest plan found: (Plan\(.*\))", done.stdout)
-    assert plan.count("Event(") < str(Plan.of(21)).count("Event(")
+    assert plan.count("Event(") < str(Plan.of(42)).count("Event(")
 
 
 @pytest.mark.parametrize("seed", [3, 18])  # a folder, and S3
