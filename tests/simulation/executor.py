@@ -50,6 +50,7 @@ class Executor:
 
     def _start(self, local_dir: Path) -> None:
         self.process = Process(local_dir.name)
+        self.process.has_threads = True
         self._local_dir = local_dir
         self.server: Server | None = None
         self.handles: dict[tuple[str, int], int] = {}

@@ -40,6 +40,8 @@ class Process:
         self.is_dead = False
         self.asleep_until_s = -math.inf
         self.has_slept = False
+        self.has_threads = False
+        """Whether its tasks share objects, and may lose their turn anywhere."""
         self._requests_left = 0
         self._then: Callable[[], object] | None = None
 
@@ -140,7 +142,8 @@ class Scheduler:
 
     def lose_turn(self, chance: float) -> None:
         """Be between two steps of code, where others go on first with this probability: some, or until all wait."""
-        if self.draw.random() < chance and self.current is not self._outside and not self.current.process.is_dead:
+        process = self.current.process
+        if process.has_threads and not process.is_dead and self.draw.random() < chance:
             self.wait(_not_yet, self.draw.choice((0.0, MOMENT_S)))
 
     def sleep(self, seconds: float) -> None:

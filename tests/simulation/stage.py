@@ -26,6 +26,7 @@ class Stage:
         self.scheduler = scheduler
         self.folder = folder
         self.told = told
+        scheduler.current.process.has_threads = True
 
     def play(self, *threads: Callable[[], object]) -> None:
         """Run threads to their end, together."""
