@@ -21,6 +21,7 @@ from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 from tests.faults.faulty_disk import Trouble, broken
 from tests.labs.lab import CallError, Lab, Rows, Txn
+from tests.simulation.scheduler import STARTED_S
 from tests.simulation.stage import Scene, Stage
 from tests.simulation.standard_library import wall_clock
 
@@ -193,24 +194,25 @@ def column_files_at_the_end(stage: Stage) -> None:
 
 
 def outages(stage: Stage) -> None:
-    """When no request waits any more, nothing is known to fail, whoever was first."""
-    known = retries._Outages()
+    """The log tells once that a place does not answer, and once that it does again, whoever notices it."""
+    known, problem = retries._Outages(), OSError("lost")
 
-    def ask() -> None:
-        failed = False
-        for _ in range(3):
-            began = stage.scheduler.now_s + stage.draw.random()
+    def ask(failures: int, *, gives_up: bool = False) -> None:
+        for number in range(failures + 1):
+            began = STARTED_S + stage.scheduler.now_s
             stage.scheduler.sleep(stage.draw.random())
-            if stage.draw.random() < 0.6:
-                known.note_failure("place", began, 60, OSError("lost"), is_first=not failed)
-                failed = True
-            else:
+            if number < failures:
+                known.note_failure("place", began, 60, problem, is_first=number == 0)
+            elif not gives_up:
                 known.note_answer("place", began)
-                break
-        if failed:
+        if failures:
             known.note_end("place")
 
-    stage.play(ask, ask, ask)
+    ask(1, gives_up=True)
+    stage.told.clear()
+    stage.play(*[partial(ask, stage.draw.randint(0, 2)) for _ in range(3)])
+    told = Counter("again" if "answers again" in record.getMessage() else "away" for record in stage.told)
+    assert told["again"] == told["away"], told
     assert not known._waiting
     assert not known._since
 

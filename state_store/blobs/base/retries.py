@@ -109,7 +109,7 @@ class _Outages:
 
     def note_answer(self, place: str, began: float) -> None:
         """Note that a try that began at ``began`` succeeded. Costs nothing if the place was not failing."""
-        if place not in self._failing:
+        if place not in self._failing and place not in self._since:
             return
         with self._lock:
             if began > self._failing.get(place, (began, began))[0]:
