@@ -48,6 +48,7 @@ lazy val bridge = shim("bridge", "4.3", file("."), python).settings(
   Test / scalaSource := baseDirectory.value / "jvm-bridge" / "src" / "test" / "scala",
   Test / resourceDirectory := baseDirectory.value / "jvm-bridge" / "src" / "test" / "resources",
   libraryDependencies += "org.scalatest" %% "scalatest" % "3.2.20" % Test,
+  libraryDependencies += "org.jetbrains.lincheck" % "lincheck" % "3.7" % Test,
   Test / fork := true,
   Test / baseDirectory := baseDirectory.value,
   Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDI"), // how long each took; failures again at the end

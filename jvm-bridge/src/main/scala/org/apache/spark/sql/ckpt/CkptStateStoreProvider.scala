@@ -37,7 +37,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   private[ckpt] var served: ServedStore = _
   private[ckpt] var transactions: Transactions = _
   private[ckpt] var families: Families = _
-  @volatile private var snapshotAsked = false
+  private val snapshotAsked = new AtomicBoolean
   private val wasMaintained = new AtomicBoolean
   private val isInMaintenance = new AtomicBoolean
 
@@ -117,7 +117,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   }
 
   /** Spark's coordinator found that snapshots lag: the next maintenance makes one, after the commit. */
-  private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked = true
+  private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked.set(true)
 
   /** Starts one round of maintenance when the run first writes this store. Spark starts its first round only after
     * the maintenance interval, so shorter runs would never leave a snapshot or delete anything.
@@ -141,11 +141,10 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   }
 
   override def doSnapshotMaintenance(): Unit = {
-    val force = snapshotAsked
-    served.maintain("snapshot", _.put("force", force)).foreach { answer =>
-      snapshotAsked = false
-      if (answer.hasNonNull("version")) reportSnapshot(answer.get("version").asLong)
-    }
+    val force = snapshotAsked.getAndSet(false) // it may be asked for again while this one is made
+    val answer = served.maintain("snapshot", _.put("force", force))
+    if (answer.isEmpty) askForSnapshot(force)
+    answer.filter(_.hasNonNull("version")).foreach(made => reportSnapshot(made.get("version").asLong))
   }
 
   private def reportSnapshot(version: Long): Unit =

@@ -2,6 +2,7 @@ package org.apache.spark.sql.ckpt
 
 import java.io.RandomAccessFile
 import java.nio.file.{Files, Path, Paths}
+import java.util.concurrent.{CountDownLatch, CyclicBarrier}
 import java.util.concurrent.atomic.AtomicReference
 
 import scala.jdk.CollectionConverters._
@@ -10,6 +11,7 @@ import scala.util.{Failure, Success, Try}
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.settings.{Metrics, Settings}
+import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -176,6 +178,57 @@ abstract class ProviderLifeTests(backend: String) extends ProviderTests(backend)
     } finally {
       TaskContext.unset()
     }
+  }
+
+  test("a store is closed without waiting for a thread that opens it") {
+    start()
+    val (opening, mayEnd) = (new CountDownLatch(1), new CountDownLatch(1))
+    val opener = new Thread(() =>
+      provider.served.synchronized { // as it does while a state server starts, or while a place does not answer
+        opening.countDown()
+        mayEnd.await()
+      })
+    opener.start()
+    opening.await()
+    val closer = new Thread(() => provider.served.stopOpening())
+    closer.start()
+    try eventually(assert(!closer.isAlive && !provider.served.isOpen))
+    finally mayEnd.countDown()
+    opener.join()
+    intercept[CkptException](provider.getStore(0, None))
+  }
+
+  test("a snapshot that is asked for while another one is made is made by the next maintenance") {
+    SharedRuntime.stop() // of a process without this fail point
+    val conf = Map(
+      Settings.Prefix + "snapshotEveryVersions" -> "2",
+      Settings.Prefix + "failPoints" -> "snapshot.before_manifest:hold")
+    def made(version: Long): Boolean = Files.list(folder.resolve("state").resolve("0").resolve("0")).iterator.asScala
+      .map(_.getFileName.toString).exists(name => name.startsWith(f"$version%020d") && name.endsWith(".snapshot"))
+    start(conf = conf)
+    val (one, first) = transaction(0, None)(_.put(key("a", 1), value(1)))
+    val (two, second) = transaction(one, first)(_.put(key("a", 1), value(2)))
+    provider.close()
+    start(conf = conf)
+    val store = provider.getStore(two, second)
+    val reading = provider.begin(two, second)
+    val held = Paths.get(reading.begun.staging.toString).getParent.getParent.resolve("failpoints")
+      .resolve("snapshot.before_manifest-hold")
+    provider.transactions.end(reading)
+    eventually(assert(Files.exists(held)))
+    provider.getStore(two, second, forceSnapshotOnCommit = true, loadEmpty = false).abort()
+    store.put(key("a", 1), value(3))
+    store.commit()
+    val third = store.getStateStoreCheckpointInfo().stateStoreCkptId
+    Files.delete(held)
+    val bothThreads = new CyclicBarrier(3) // of maintenance: they have ended their rounds when they meet here
+    (1 to 2).foreach(_ => provider.served.runtime.maintain(() => bothThreads.await()))
+    bothThreads.await()
+    assert(made(2) && !made(3))
+    provider.transactions.end(provider.begin(3, third))
+    provider.doSnapshotMaintenance()
+    assert(made(3))
+    SharedRuntime.stop()
   }
 
   test("a first maintenance that fails ends no thread") {

@@ -3,8 +3,6 @@ package org.apache.spark.sql.ckpt.transactions
 import java.nio.file.{Files, Path}
 import java.util.concurrent.atomic.AtomicLong
 
-import scala.jdk.CollectionConverters._
-
 import org.rocksdb.{Options => RocksOptions, RocksDB => NativeDB, _}
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
@@ -59,7 +57,7 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
   NativeDB.loadLibrary()
   private val blockCache = new LRUCache(budget.blockCacheBytes)
   private val numbers = new AtomicLong
-  private val idle = new java.util.LinkedHashMap[Reader, String](16, 0.75f, true)
+  private val idle = new IdleViews[Reader](Readers.MaxIdle, _.path, _.close())
 
   val table: BlockBasedTableConfig = new BlockBasedTableConfig()
     .setBlockCache(blockCache)
@@ -82,70 +80,30 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
   def blockCacheBytes: Long = blockCache.getUsage
 
   /** Takes a view of `path`; a live one has not caught up yet. The caller gives it back or closes it. */
-  def take(path: String, live: Boolean): Reader = {
-    val kept = idle.synchronized {
-      val found = idle.keySet.asScala.find(reader => live && reader.path == path)
-      found.foreach(idle.remove)
-      found
-    }
-    kept.getOrElse(open(path, live))
-  }
+  def take(path: String, live: Boolean): Reader =
+    (if (live) idle.take(path) else None).getOrElse(open(path, live))
 
-  /** Takes a view back; `keep`: its path is still the live one of an open store. */
-  def giveBack(reader: Reader, keep: Boolean): Unit =
-    if (!reader.live || !keep) {
-      reader.close()
-    } else {
-      val surplus = idle.synchronized {
-        idle.put(reader, reader.path)
-        if (idle.size > Readers.MaxIdle) {
-          val eldest = idle.keySet.iterator.next()
-          idle.remove(eldest)
-          Some(eldest)
-        } else {
-          None
-        }
-      }
-      surplus.foreach(_.close())
-    }
+  /** Takes a view back. `keep`, which must not block: its path is still the live one of an open store. */
+  def giveBack(reader: Reader, keep: Reader => Boolean): Unit =
+    if (reader.live) idle.giveBack(reader, keep) else reader.close()
 
-  def haveIdle(path: String): Boolean = idle.synchronized(idle.containsValue(path))
+  def haveIdle(path: String): Boolean = idle.have(path)
 
   /** Lets the idle view of a live database catch up with its owner; closes the view if that fails. */
-  def catchUpIdle(path: String, keep: Reader => Boolean): Unit = {
-    val kept = idle.synchronized {
-      val found = idle.keySet.asScala.find(_.path == path)
-      found.foreach(idle.remove)
-      found
-    }
-    kept.foreach { reader =>
-      try {
-        reader.catchUp()
-        giveBack(reader, keep(reader))
-      } catch {
-        case _: RocksDBException => reader.close()
-      }
+  def catchUpIdle(path: String, keep: Reader => Boolean): Unit = idle.take(path).foreach { reader =>
+    try {
+      reader.catchUp()
+      giveBack(reader, keep)
+    } catch {
+      case _: RocksDBException => reader.close()
     }
   }
 
   /** Closes the idle views of a path that is no longer used. */
-  def forget(path: String): Unit = {
-    val gone = idle.synchronized {
-      val found = idle.keySet.asScala.filter(_.path == path).toSeq
-      found.foreach(idle.remove)
-      found
-    }
-    gone.foreach(_.close())
-  }
+  def forget(path: String): Unit = idle.forget(path)
 
-  def close(): Unit = {
-    val all = idle.synchronized {
-      val found = idle.keySet.asScala.toSeq
-      idle.clear()
-      found
-    }
-    all.foreach(_.close())
-  }
+  /** Closes the idle views, and from now on all that are given back. */
+  def close(): Unit = idle.close()
 
   private def open(path: String, live: Boolean): Reader =
     if (live) {

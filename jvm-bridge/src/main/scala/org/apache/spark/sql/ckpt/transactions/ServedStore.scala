@@ -1,5 +1,7 @@
 package org.apache.spark.sql.ckpt.transactions
 
+import java.util.concurrent.atomic.AtomicBoolean
+
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -29,11 +31,11 @@ private[ckpt] final class ServedStore(
   @volatile private var current = SharedRuntime.get(settings)
   private var opened: Opened = _
   private var openedWith = Map.empty[String, String]
-  private var closed = false
+  private val closed = new AtomicBoolean
 
   def runtime: SharedRuntime = current
 
-  def isOpen: Boolean = synchronized(!closed)
+  def isOpen: Boolean = !closed.get
 
   def label: String = {
     val store = if (id.storeName == StateStoreId.DEFAULT_STORE_NAME) "" else s", store ${id.storeName}"
@@ -62,7 +64,7 @@ private[ckpt] final class ServedStore(
     * retried task if the secrets in Hadoop's credential files have changed.
     */
   def handle(): Opened = synchronized {
-    if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
+    if (closed.get) throw CkptErrors.lifecycle(s"$label is closed.")
     if (current.isReplaced) current = SharedRuntime.get(settings)
     val server = current.server()
     if (opened == null || opened.server != server) opened = Opened(server, open(server, places()))
@@ -80,7 +82,7 @@ private[ckpt] final class ServedStore(
   private def isRetried: Boolean = Option(TaskContext.get()).exists(_.attemptNumber() > 0)
 
   /** The last handle, whose server may have ended; None if there is none, or if the store is closed. */
-  def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed))
+  def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed.get))
 
   private def root: String = new Path(id.checkpointRootLocation).getParent.toString
 
@@ -105,12 +107,8 @@ private[ckpt] final class ServedStore(
     answer.get("handle").asLong
   }
 
-  /** Gives out no further handle; returns whether it did until now. */
-  def stopOpening(): Boolean = synchronized {
-    val first = !closed
-    closed = true
-    first
-  }
+  /** Gives out no further handle; returns whether it did until now. Does not wait for a handle that is being opened. */
+  def stopOpening(): Boolean = closed.compareAndSet(false, true)
 
   /** Closes the last handle, after `stopOpening`. */
   def closeHandle(): Unit = {

@@ -242,7 +242,8 @@ private[ckpt] final class Transaction(
     }
     idleIterators.forEach(_.close())
     idleIterators.clear()
-    if (view != null) readers.giveBack(view, keepReader(view) && !isComplete && (hasRead || !hasWorkers))
+    val isOfUse = !isComplete && (hasRead || !hasWorkers)
+    if (view != null) readers.giveBack(view, reader => isOfUse && keepReader(reader))
     onClose(hasRead)
   }
 

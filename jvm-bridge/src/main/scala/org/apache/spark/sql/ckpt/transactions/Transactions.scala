@@ -2,6 +2,7 @@ package org.apache.spark.sql.ckpt.transactions
 
 import java.util.UUID
 import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.util.control.NonFatal
 
@@ -27,7 +28,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   private val residence =
     new Residence(served.runtime.budget, settings.isInMemory, () => residents.freeEnded(this), warnOfFallBack)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
-  @volatile private var lastLivePath: String = _
+  private val lastLivePath = new AtomicReference[String]
 
   /** Whether the last transaction has read the database. That of a keyed operator without timers does not. */
   @volatile private var reads = true
@@ -93,7 +94,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
       try {
         val begun = call
         if (canWait(begun)) {
-          if (lastLivePath != null) served.runtime.readers.forget(lastLivePath) // nobody lets it catch up
+          Option(lastLivePath.get).foreach(served.runtime.readers.forget) // nobody lets it catch up
           return (begun, None)
         }
         val reader = openReaderOrAbort(begun, attempt)
@@ -139,7 +140,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
       s"${served.runtime.budget.residentLimit >> 20} MiB). " +
       "The store uses RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
 
-  private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
+  private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath.get
 
   private def openReaderOrAbort(begun: Begun, attempt: Int): Option[Reader] =
     try {
@@ -152,10 +153,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
 
   private def openReader(begun: Begun, attempt: Int): Option[Reader] = {
     val readers = served.runtime.readers
-    if (begun.live && lastLivePath != begun.path) {
-      if (lastLivePath != null) readers.forget(lastLivePath)
-      lastLivePath = begun.path
-    }
+    if (begun.live) Option(lastLivePath.getAndSet(begun.path)).filter(_ != begun.path).foreach(readers.forget)
     try {
       val reader = readers.take(begun.path, begun.live)
       var shown = false
@@ -230,7 +228,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
 
   /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */
   def catchUpInBackground(): Unit = {
-    val (open, path, at) = (served.lastHandle, lastLivePath, served.runtime)
+    val (open, path, at) = (served.lastHandle, lastLivePath.get, served.runtime)
     if (open.nonEmpty && path != null && at.readers.haveIdle(path)) {
       val task = new CancellableTask(() => catchUp(open.get, path, at))
       catchingUp = task
@@ -269,7 +267,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     residents.remove(this)
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     served.closeHandle()
-    if (lastLivePath != null) served.runtime.readers.forget(lastLivePath)
+    Option(lastLivePath.get).foreach(served.runtime.readers.forget)
   }
 }
 
