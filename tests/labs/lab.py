@@ -154,19 +154,13 @@ class Txn:
 class Lab:
     """A query's checkpoint with one store, and a server that can die and come back."""
 
-    def __init__(
-        self,
-        folder: Path,
-        clock: Callable[[], float] = time.time,
-        make_id: Callable[[], str] = new_id,
-        **options: str,
-    ) -> None:
+    def __init__(self, folder: Path, **options: str) -> None:
         self.checkpoint = folder / "checkpoint"
         self.local_dir = folder / "local"
         self.options = options
         self.s3a: dict[str, str] = {}
         self.partition = 3
-        self.server = Server(self.local_dir, options, clock=clock, make_id=make_id)
+        self.server = Server(self.local_dir, options)
 
     @property
     def remote(self) -> Path:

@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 from tests.faults.faulty_disk import Trouble, broken
-from tests.labs.lab import CallError, Lab, Rows, Txn
+from tests.labs.lab import CallError, Lab, Rows, Server, Txn
 from tests.simulation.scheduler import STARTED_S
 from tests.simulation.stage import Scene, Stage
 from tests.simulation.standard_library import wall_clock
@@ -29,12 +29,15 @@ from tests.simulation.standard_library import wall_clock
 def _make_lab(stage: Stage, **options: str) -> Lab:
     """Make a query whose state server lives in the scene's time."""
     ids, process = random.Random(f"ids {stage.draw.random()}"), stage.scheduler.current.process
-    return Lab(
-        stage.folder,
+    lab = Lab(stage.folder, **options)
+    lab.server.stores.shut_down()
+    lab.server = Server(
+        lab.local_dir,
+        options,
         clock=wall_clock(stage.scheduler, process),
         make_id=lambda: f"{ids.getrandbits(128):032x}",
-        **options,
     )
+    return lab
 
 
 def attempts_of_one_store(stage: Stage) -> None:

@@ -36,7 +36,7 @@ def test_nothing_goes_wrong_in_any_world(first: int, end: int) -> None:
 
 
 def test_nothing_goes_wrong_when_threads_lose_their_turn_between_any_two_steps() -> None:
-    done = simulate("0", "8", "--steps")
+    done = simulate("0", "5", "--steps")
     assert done.returncode == 0, done.stdout + done.stderr
     done = simulate("0", "60", "--scene", "all")
     assert done.returncode == 0, done.stdout + done.stderr
