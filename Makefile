@@ -39,10 +39,11 @@ ifneq ($(shell command -v npm),)
 AZURE_READY := .tools/azurite/.ready
 endif
 
-# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3; Kafka's
-# broker, and Spark's connector to it.
+# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS and YARN, and its connector to
+# S3; Kafka's broker, and Spark's connector to it.
 ifneq ($(shell command -v mvn),)
 HDFS_READY := .tools/hdfs/.ready
+YARN_READY := .tools/yarn/.ready
 S3A_READY := .tools/s3a/.ready
 GS_READY := .tools/gcs-connector/.ready
 KAFKA_READY := .tools/kafka/.ready
@@ -87,7 +88,7 @@ test: compiled
 	@$(PY) -m integration.phases lint jar test-scala services test-python test-older-sparks
 endif
 
-services: compiled $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa
+services: compiled $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(YARN_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa
 
 test-python: compiled $(JAR)
 	@$(PY) -m pytest -v -n $(PROCESSES)
@@ -269,6 +270,15 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@echo "Fetching Hadoop's mini cluster, the HDFS of the tests"
 	@rm -rf .tools/hdfs
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/hdfs
+	@touch $@
+
+# What YARN needs besides, and an environment for its containers, into which the tests install the package.
+.tools/yarn/.ready: integration/yarn/besides.xml pyproject.toml | $(VENV)/.ready .tools/hdfs/.ready
+	@echo "Fetching the rest of Hadoop's mini cluster, and what its containers need: a minute"
+	@rm -rf .tools/yarn
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/yarn/jars
+	@$(PY) -m venv .tools/yarn/environment
+	@.tools/yarn/environment/bin/python -m pip install --quiet --disable-pip-version-check '.[hdfs]' venv-pack==0.2.0
 	@touch $@
 
 .tools/s3a/.ready: integration/s3a/pom.xml

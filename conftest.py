@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("integration/crash/",)
-"""Folders whose tests compare with one run, which takes a minute."""
+TOGETHER = ("integration/crash/", "integration/yarn/")
+"""Folders whose tests share what takes a minute: a run to compare with, a cluster."""
 
 LONGEST = (
     "integration/crash/",
     "integration/ha/",
     "integration/kafka/",
+    "integration/yarn/",
     "integration/savepoints/test_driver_kill.py",
     "integration/adoption/test_kills.py",
     "integration/test_",

@@ -53,9 +53,9 @@ _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 def jar_path() -> str:
     """Return the absolute path of the shim's jar for the installed PySpark.
 
-    If the package lacks the jar, it is built first, from the package's sources and with PySpark's Scala compiler, which
-    takes half a minute. It is kept in ``~/.cache/pyspark-ckpt``, or in the folder that the variable
-    ``PYSPARK_CKPT_JARS`` names.
+    If the driver's JVM runs and has that jar, by ``--jars``, it is this one. If the package lacks the jar, it is built
+    first, from the package's sources and with PySpark's Scala compiler, which takes half a minute. It is kept in
+    ``~/.cache/pyspark-ckpt``, or in the folder that the variable ``PYSPARK_CKPT_JARS`` names.
 
     Raises InvalidInputError (a release of Spark that this package is not for, or that lacks classes which the jar
     calls), NotFoundError (the package lacks its sources), ProcessError (PySpark is not installed, or the jar cannot be
@@ -64,7 +64,11 @@ def jar_path() -> str:
     require_extra("pyspark", "jar_path()")
     refuse_incomplete_release()
     version = sys.modules[__package__].__version__
-    return str(find_jar(find_minor_release(), find_release(), find_jars_of_spark(), version))
+    minor = find_minor_release()
+    loaded = _locate_class(PROVIDER_CLASS) if _jvm_is_running() else None
+    if loaded is not None and loaded.name == f"{JAR_OF}{minor}.jar":
+        return str(loaded)
+    return str(find_jar(minor, find_release(), _find_jars_of_spark, version))
 
 
 REAL_TIME = PREFIX + "realTime"
@@ -312,18 +316,39 @@ def _give_to_running_jvm(jar: str) -> None:
     """
     if not _jvm_is_running():
         return
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - see the docstring of the package
-    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
-    SparkContext._ensure_initialized()  # noqa: SLF001
-    jvm: Any = SparkContext._jvm  # noqa: SLF001
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        jvm.java.lang.Class.forName(PROVIDER_CLASS, False, loader)
-    except Py4JJavaError:
+    if _locate_class(PROVIDER_CLASS) is None:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise LifecycleError(
                 "A Spark session without the jar of pyspark-ckpt is already running. Give it the store with "
                 f"pyspark_ckpt.attach(spark), stop it first, or start it with --jars {jar}."
-            ) from None
-        loader.addURL(jvm.java.io.File(jar).toURI().toURL())
+            )
+        jvm = _running_jvm()
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(jar).toURI().toURL())
+
+
+def _find_jars_of_spark() -> Path:
+    """Return the folder of the jars of Spark. A container of YARN has a JVM that knows it, and no ``SPARK_HOME``."""
+    spark = _locate_class("org.apache.spark.SparkContext") if _jvm_is_running() else None
+    return find_jars_of_spark() if spark is None else spark.parent
+
+
+def _locate_class(name: str) -> Path | None:
+    """Return the jar that the running JVM has a class from; None if it has no such class."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - see the docstring of the package
+
+    jvm = _running_jvm()
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        found = jvm.java.lang.Class.forName(name, False, loader)
+    except Py4JJavaError:
+        return None
+    return Path(jvm.java.io.File(found.getProtectionDomain().getCodeSource().getLocation().toURI()).getPath())
+
+
+def _running_jvm() -> Any:  # noqa: ANN401 - py4j's view of it
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    SparkContext._ensure_initialized()  # noqa: SLF001
+    return SparkContext._jvm  # noqa: SLF001

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,11 +24,12 @@ _HERE = Path(__file__).resolve().parent
 _TABLES = Path(errors.__file__).resolve().parent
 
 
-def find_jar(minor: str, release: str, spark: Path, version: str) -> Path:
-    """Return the jar for the PySpark of this ``release``, whose own jars are in the folder ``spark``.
+def find_jar(minor: str, release: str, spark: Callable[[], Path], version: str) -> Path:
+    """Return the jar for the PySpark of this ``release``.
 
-    ``minor``: its minor release. ``version``: that of the package. Raises InvalidInputError (the package is not for
-    this release), NotFoundError (the package has neither a jar nor sources), ProcessError (no jar can be built).
+    ``minor``: its minor release. ``spark`` finds the folder of its own jars, when a jar has to be built. ``version``:
+    that of the package. Raises InvalidInputError (the package is not for this release), NotFoundError (the package has
+    neither a jar nor sources), ProcessError (no jar can be built).
     """
     packaged = _HERE / f"{JAR_OF}{minor}.jar"
     if packaged.is_file():
@@ -47,7 +48,7 @@ def find_jar(minor: str, release: str, spark: Path, version: str) -> Path:
     name = f"{version}-{_sum_up(sources, minor, release)}/{JAR_OF}{minor}.jar"
     folders = list(_list_folders())
     built = next((folder / name for folder in folders if (folder / name).is_file()), None)
-    return built or _build(minor, sources, spark, version, [folder / name for folder in folders])
+    return built or _build(minor, sources, spark(), version, [folder / name for folder in folders])
 
 
 def _list_folders() -> Iterator[Path]:

@@ -102,4 +102,4 @@ def test_other_sources_and_other_releases_have_jars_of_their_own(package: Path, 
         made = tmp_path / "cache" / f"0.1.0-{name}" / f"pyspark-ckpt-spark-{minor}.jar"
         made.parent.mkdir(parents=True)
         made.touch()
-    assert find_jar(minor, release, find_jars_of_spark(), "0.1.0").exists()
+    assert find_jar(minor, release, find_jars_of_spark, "0.1.0").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +18,17 @@ END_S = 60
 
 @contextmanager
 def running(
-    program: Path, class_path: Sequence[Path], argument: Path, log_path: Path, flags: Sequence[str] = SHORT_LIFE
+    program: Path,
+    class_path: Sequence[Path],
+    argument: Path,
+    log_path: Path,
+    flags: Sequence[str] = SHORT_LIFE,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """The program, in a JVM with ``flags``. The end of its stdin ends it, also when this process is killed."""
+    """The program, in a JVM with ``flags``. The end of its stdin ends it, also when this process is killed.
+
+    ``environment``: its variables, if not those of this process.
+    """
     path = os.pathsep.join(map(str, class_path))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -28,6 +36,7 @@ def running(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            env=environment,
             text=True,
         )
     try:
