@@ -207,6 +207,20 @@ class TestHdfsPlace(BlobPlaceContract):
         assert caught.value.is_denied
         assert not caught.value.retryable
 
+    @pytest.mark.parametrize("user", ["user", "other"])
+    def test_the_user_is_that_of_spark_if_no_other_one_is_named(
+        self, user: str, place: BlobPlace, folder: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place.put("a", b"x")
+        monkeypatch.setenv("HADOOP_USER_NAME", user)  # and put back after the test
+        if user == "user":
+            monkeypatch.delenv("HADOOP_USER_NAME")
+        with (
+            new_clients(monkeypatch, SPARK_USER="user"),
+            pytest.raises(StorageError, match=f"Permission denied: user={user}"),
+        ):
+            place_at(folder).put_if_absent("b", b"x")
+
     def test_a_file_in_the_way_is_named(self, place: BlobPlace, folder: str) -> None:
         place.put("file", b"x")
         with pytest.raises(StorageError, match="file") as caught:

@@ -67,8 +67,8 @@ _HINTS: Mapping[str, str] = {
     "GSSAPIError": _TICKET,
     "SaslException": _TICKET,
     "SASL": _TICKET,
-    "AccessControlException": "Give the HDFS user of this process (HADOOP_USER_NAME, or the principal of the "
-    "Kerberos ticket) the right to read and write this folder.",
+    "AccessControlException": "Give the HDFS user of this process (HADOOP_USER_NAME, else SPARK_USER, or the "
+    "principal of the Kerberos ticket) the right to read and write this folder.",
     "SafeModeException": "Wait until the name node leaves safe mode. `hdfs dfsadmin -safemode get` shows its mode.",
     "StandbyException": f"Name the service (hdfs://nameservice/path), not one of its name nodes. {_CONF_DIR}",
     "QuotaExceededException": "The quota of the folder is used up. Raise it, or keep fewer versions.",
@@ -145,7 +145,8 @@ def _explain_denial(denied: re.Match[str]) -> str:
     """Return who needs which permission on what, according to the name node."""
     return (
         f"Give {denied['access']} permission on {denied['path']} to the HDFS user {denied['user']}. This user is "
-        f"HADOOP_USER_NAME, or the principal of the Kerberos ticket, of the process of {describe_caller()}."
+        "HADOOP_USER_NAME, else SPARK_USER, or the principal of the Kerberos ticket, of the process of "
+        f"{describe_caller()}."
     )
 
 

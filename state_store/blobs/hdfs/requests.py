@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from functools import cache
@@ -30,6 +31,9 @@ FAILOVERS = 3
 
 _RETRIES = RetryPolicy()
 T = TypeVar("T")
+
+_USER_OF_SPARK = "SPARK_USER"
+"""Spark sets it on clusters: drivers and executors in containers, and executors elsewhere, act as this user."""
 
 TEMPORARY = ".tmp"
 """How names of unfinished files end."""
@@ -120,7 +124,12 @@ def _client(service: str) -> Client:
     """Return the client of this process for a name node or service. It keeps its connections.
 
     Observer nodes may lag behind the writes of others, which a listing must not. Only the active name node is asked.
+
+    The user is the one that Spark acts as: in containers, the system's user is that of YARN. The client reads
+    HADOOP_USER_NAME whenever it connects.
     """
+    if user := os.environ.get(_USER_OF_SPARK):
+        os.environ.setdefault("HADOOP_USER_NAME", user)
     host, colon, _ = service.partition("://")[2].partition(":")
     if colon:
         return Client(f"{service}/", {"dfs.client.failover.max.attempts": str(CONNECT_ATTEMPTS)})
