@@ -14,7 +14,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
  * A resource manager and two node managers on 127.0.0.1: {@code java -cp CONF:JARS MiniYarn.java FOLDER}. The folder
  * {@code CONF} names the file system, and in {@code mark} a variable for all containers. It writes yarn-site.xml for
  * clients into {@code FOLDER/conf} and prints its address. Then it answers names of applications, a line each, with their
- * state, their result and how many attempts they had. The end of its input ends it.
+ * result and how many attempts they had. The end of its input ends it.
  */
 class MiniYarn {
     private static final int NODES = 2;
@@ -65,6 +65,6 @@ class MiniYarn {
 
     private static String report(ApplicationId id, MiniYARNCluster cluster) {
         RMApp found = cluster.getResourceManager().getRMContext().getRMApps().get(id);
-        return found.getState() + " " + found.getFinalApplicationStatus() + " " + found.getAppAttempts().size();
+        return found.getFinalApplicationStatus() + " " + found.getAppAttempts().size();
     }
 }

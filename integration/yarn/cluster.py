@@ -21,6 +21,7 @@ from integration.crash.driver import ROOT, environment
 from integration.crash.processes import eventually
 from integration.jvm import JAVA_OPTIONS
 from integration.yarn import program
+from integration.yarn.rows import USER
 from pyspark_ckpt.testing.crashes.processes import MARK, find_marked, kill_marked
 from tests.services import java_program
 from tests.services.hdfs_service import MINI_CLUSTER
@@ -53,7 +54,6 @@ _SMALL = {
 class Report:
     """What the resource manager knows of an application."""
 
-    state: str
     result: str
     attempts: int
 
@@ -73,12 +73,8 @@ class Application:
 
     def processes(self, kind: str, attempt: int | None = None) -> list[psutil.Process]:
         """Live JVMs in its containers: of the class ``kind``, of one attempt or of all."""
-        name = self.name.removeprefix("application_") + ("" if attempt is None else f"_{attempt:02d}_")
-        return [
-            each
-            for each in find_marked(self._cluster.mark, kind)
-            if "java" in each.name() and f"container_{name}" in each.environ()["CONTAINER_ID"]
-        ]
+        name = self.name.replace("application", "container") + ("" if attempt is None else f"_{attempt:02d}_")
+        return [each for each in find_marked(self._cluster.mark, kind) if _is_jvm_of(each, name)]
 
     def await_end(self) -> Report:
         """Return the last report, when spark-submit has ended."""
@@ -101,11 +97,14 @@ class Application:
 
 @dataclass(frozen=True)
 class YarnCluster:
-    """A running YARN; ``mark`` is in the environment of all its containers. ``archive``: what they have as Python."""
+    """A running YARN; ``mark`` is in the environment of all its containers.
+
+    ``archives``: what containers have as Python, as a file here or one in HDFS, which a node fetches once for all.
+    """
 
     folder: Path
     mark: str
-    archive: Path
+    archives: Mapping[Mode, str]
     orders: subprocess.Popen[str]
 
     @contextmanager
@@ -115,7 +114,7 @@ class YarnCluster:
         (folder / "temporary").mkdir(parents=True)
         own = environment(folder, self.mark)
         del own["PYTHONPATH"]
-        own |= {"PYSPARK_PYTHON": PYTHON, "HADOOP_CONF_DIR": str(self.folder / "conf")}
+        own |= {"PYSPARK_PYTHON": PYTHON, "HADOOP_CONF_DIR": str(self.folder / "conf"), "HADOOP_USER_NAME": USER}
         log = folder / "submit.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
@@ -135,8 +134,8 @@ class YarnCluster:
     def report(self, application: str) -> Report:
         """What the resource manager knows of an application."""
         tell(self.orders.stdin, application)
-        state, result, attempts = next_line(self.orders).split()
-        return Report(state, result, int(attempts))
+        result, attempts = next_line(self.orders).split()
+        return Report(result, int(attempts))
 
     def _command(self, home: str, mode: Mode, conf: Mapping[str, str]) -> Sequence[str]:
         given = {"spark.yarn.jars": f"local:{home}/jars/*", **_SMALL, "spark.pyspark.python": PYTHON, **conf}
@@ -146,7 +145,15 @@ class YarnCluster:
         submit = [f"{home}/bin/spark-submit", "--master", "yarn", "--deploy-mode", mode]
         if mode == "cluster":
             submit += ["--jars", pyspark_ckpt.session.jar_path()]
-        return [*submit, "--archives", f"{self.archive}#environment", *flags]
+        return [*submit, "--archives", f"{self.archives[mode]}#environment", *flags]
+
+
+def _is_jvm_of(process: psutil.Process, container: str) -> bool:
+    """Whether a process is the JVM of a container whose name begins so; a shell that starts one is none."""
+    try:
+        return "java" in process.name() and process.environ().get("CONTAINER_ID", "").startswith(container)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _fill_up(arguments: Sequence[str]) -> Sequence[str]:
@@ -155,7 +162,7 @@ def _fill_up(arguments: Sequence[str]) -> Sequence[str]:
 
 
 @contextmanager
-def running(folder: Path, file_system: str, archive: Path) -> Iterator[YarnCluster]:
+def running(folder: Path, file_system: str, archives: Mapping[Mode, str]) -> Iterator[YarnCluster]:
     """A cluster whose default file system is ``file_system``. Skips the test if there is none."""
     if not BESIDES.exists():
         pytest.skip("NOT RUN: needs Hadoop's mini cluster for YARN, which make fetches by Maven.")
@@ -169,7 +176,7 @@ def running(folder: Path, file_system: str, archive: Path) -> Iterator[YarnClust
     with java_program.running(PROGRAM, jars, folder, folder / "yarn.log", environment=own) as process:
         next_line(process)
         try:
-            yield YarnCluster(folder, mark, archive, process)
+            yield YarnCluster(folder, mark, archives, process)
         finally:
             kill_marked(mark)
 

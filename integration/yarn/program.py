@@ -50,7 +50,7 @@ class Count(ckpt.KeyedProcessor):
 
 def grow() -> None:
     """Take memory step by step, until somebody ends this process."""
-    held = []
+    held: list[bytes] = []
     while len(held) * STEP_BYTES < MOST_BYTES:
         held.append(b"x" * STEP_BYTES)
         time.sleep(0.05)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.services.hdfs_service import HdfsService
 
+USER = "ada"
+"""Who submits applications: not the user that the node managers run as."""
 QUERIES = ("keyed", "native")
 USERS = 9
 ROWS = 40
@@ -36,7 +38,7 @@ class Input:
     @property
     def path(self) -> str:
         """The folder in the default file system."""
-        return f"hdfs://{self.hdfs.path(self.folder)}"
+        return self.hdfs.path(self.folder)
 
     def put(self, first: int) -> None:
         """Write the files from ``first`` on, one after the other: Spark reads them in this order."""
@@ -58,6 +60,7 @@ class Input:
         for query in QUERIES:
             found = [self._read_output(f"{query}{suffix}", batch) for batch in range(first, len(self.files))]
             assert found == shown[first:], query
+            assert self._find_owners(f"{query}{suffix}") == {USER}
         assert self._read_state(f"keyed{suffix}") == kept
 
     def _count(self) -> tuple[list[Totals], Totals]:
@@ -79,6 +82,10 @@ class Input:
                     totals[user] = int(count), int(total)
         return totals
 
+    def _find_owners(self, query: str) -> set[str]:
+        entries = self.hdfs.client.list_status(self.hdfs.path(f"{self.folder}/{query}"), recursive=True)
+        return {entry.owner for entry in entries}
+
     def _read_state(self, query: str) -> Totals:
         with open_state(f"{self.folder}/{query}/checkpoint", uid="count", state="seen") as state:
             rows = state.to_arrow().to_pylist()
@@ -92,4 +99,5 @@ def make(hdfs: HdfsService, files: int, seed: int, folder: str = "", first: int 
     rows = [[(f"user{dice.randrange(USERS)}", dice.randrange(100)) for _ in range(ROWS)] for _ in range(files)]
     made = Input(hdfs, folder or hdfs.new_folder(), rows)
     made.put(first)
+    hdfs.client.set_owner(made.path, USER)
     return made
