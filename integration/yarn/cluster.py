@@ -76,6 +76,10 @@ class Application:
         name = self.name.replace("application", "container") + ("" if attempt is None else f"_{attempt:02d}_")
         return [each for each in find_marked(self._cluster.mark, kind) if _is_jvm_of(each, name)]
 
+    def require_running(self) -> None:
+        """Fail if it has ended."""
+        assert self._process.poll() is None, self.logs()[-6000:]
+
     def await_end(self) -> Report:
         """Return the last report, when spark-submit has ended."""
         self._process.wait()

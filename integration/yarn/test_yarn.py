@@ -24,12 +24,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 DONE = Report("SUCCEEDED", 1)
 PACE_S = "2"
+START_S = 600.0
+"""A batch has come by then, even where the first one waits for two containers on a busy machine."""
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def await_batch(given: Input, batch: int) -> None:
+def await_batch(application: Application, given: Input, batch: int) -> None:
     """Return when the sink of the keyed query has a batch."""
-    eventually(f"batch {batch}", lambda: given.has_shown("keyed", batch), 0.5)
+
+    def look() -> bool:
+        application.require_running()
+        return given.has_shown("keyed", batch)
+
+    eventually(f"batch {batch}", look, 0.5, START_S)
 
 
 def require(application: Application, wanted: Report) -> None:
@@ -55,7 +62,7 @@ def test_every_batch_counts_once_when_all_executors_are_killed(
     given = rows.make(hdfs, files=6, seed=2)
     with yarn.submit(mode, given.path, PACE_S) as application:
         for batch in (0, 2):
-            await_batch(given, batch)
+            await_batch(application, given, batch)
             executors = application.processes(EXECUTOR)
             assert executors
             for executor in executors:
@@ -71,8 +78,8 @@ def test_every_batch_counts_once_when_yarn_ends_an_executor_that_takes_too_much_
 ) -> None:
     given = rows.make(hdfs, files=4, seed=3)
     wish = tmp_path / "wish"
-    with yarn.submit("client", given.path, PACE_S, "", str(wish)) as application:
-        await_batch(given, 0)
+    with yarn.submit("cluster", given.path, PACE_S, "", str(wish)) as application:
+        await_batch(application, given, 0)
         wish.touch()
         require(application, DONE)
         logs = application.logs()
@@ -87,7 +94,7 @@ def test_every_batch_counts_once_when_the_application_master_is_killed(yarn: Yar
     given = rows.make(hdfs, files=6, seed=4)
     with yarn.submit("cluster", given.path, PACE_S, conf={"spark.yarn.maxAppAttempts": "3"}) as application:
         for attempt, batch in ((1, 0), (2, 3)):
-            await_batch(given, batch)
+            await_batch(application, given, batch)
             (master,) = application.processes(MASTER, attempt)
             kill(master)
         require(application, Report("SUCCEEDED", 3))
