@@ -25,7 +25,8 @@ class MiniYarn {
         Map.entry("yarn.scheduler.capacity.root.queues", "default"),
         Map.entry("yarn.scheduler.capacity.root.default.capacity", "100"),
         Map.entry("yarn.scheduler.capacity.maximum-am-resource-percent", "1"),
-        Map.entry("yarn.minicluster.control-resource-monitoring", "true"), // so the next three count
+        Map.entry("yarn.minicluster.control-resource-monitoring", "true"), // so the next four count
+        Map.entry("yarn.nodemanager.resource.memory.enforced", "false"), // by cgroups, which would end a container
         Map.entry("yarn.nodemanager.resource-monitor.interval-ms", "300"),
         Map.entry("yarn.nodemanager.pmem-check-enabled", "true"),
         Map.entry("yarn.nodemanager.vmem-check-enabled", "false"),
