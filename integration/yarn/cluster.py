@@ -40,6 +40,7 @@ _SMALL = {
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "700m",
     "spark.executor.instances": "2",
+    "spark.executor.maxNumFailures": "20",  # by default 4, as many as a test kills
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
