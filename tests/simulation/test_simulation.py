@@ -49,10 +49,10 @@ def test_a_race_that_is_put_back_is_found() -> None:
 
 
 def test_a_fault_that_is_put_back_is_found_and_its_plan_is_made_shorter() -> None:
-    done = simulate("42", "43", "--mutant", "a write whose answer was lost is another's")
+    done = simulate("159", "160", "--mutant", "a write whose answer was lost is another's")
     assert done.returncode == 1, done.stderr
     (plan,) = re.findall(r"shortest plan found: (Plan\(.*\))", done.stdout)
-    assert plan.count("Event(") < str(Plan.of(42)).count("Event(")
+    assert plan.count("Event(") < str(Plan.of(159)).count("Event(")
 
 
 @pytest.mark.parametrize("seed", [3, 18])  # a folder, and S3

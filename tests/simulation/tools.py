@@ -235,7 +235,7 @@ class Tools:
             "StorageError": not before.is_calm,
             "FormatError": not before.is_calm and world.corrupts_answers,
             "NotFoundError": was_away or "minBatchesToRetain" in problem.hint or "/savepoint-" in str(problem),
-            "ConflictError": was_away or "/savepoint-" in str(problem),
+            "ConflictError": was_away or "/savepoint-" in str(problem) or "/restored-" in str(problem),
             "InvalidInputError": not before.has_batch or "/savepoint-" in str(problem) or "/restored-" in str(problem),
             "LifecycleError": went_back or not before.has_batch,
         }
