@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -12,6 +13,8 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 
+LOOKS = 5
+PAUSE_S = 0.2
 _FOLDERS = (*LOGS, SOURCES, "state", CHECKPOINT_FOLDER)
 
 
@@ -56,8 +59,18 @@ def delete_state(checkpoint: BlobPlace, query: str) -> None:
     Raises InvalidInputError (it is not that query's: nothing was deleted), StorageError.
     """
     _require_query(checkpoint, query)
-    for blob in checkpoint.walk("state"):
-        checkpoint.delete(blob.name)
+    _delete_all(checkpoint, "state")
+
+
+def _delete_all(place: BlobPlace, folder: str = "") -> None:
+    """Delete all files of a folder, also those that a snapshot of the stopped query has added meanwhile."""
+    for _ in range(LOOKS):
+        found = place.walk(folder)
+        for blob in found:
+            place.delete(blob.name)
+        if not found:
+            return
+        time.sleep(PAUSE_S)
 
 
 def _require_query(checkpoint: BlobPlace, query: str) -> None:
@@ -81,8 +94,7 @@ def delete_checkpoint(checkpoint: BlobPlace, query: str, state: BlobPlace | None
     refuse_other_files(checkpoint)
     is_own = state is not None and bool(find_owner(state)) and not other_owner(state, checkpoint)
     checkpoint.delete(QUERY)
-    for blob in checkpoint.walk():
-        checkpoint.delete(blob.name)
+    _delete_all(checkpoint)
     checkpoint.remove_empty_folders()
     if state is not None and is_own:
         names = [blob.name for blob in state.walk()]

@@ -215,3 +215,18 @@ def test_a_savepoint_whose_query_id_leads_elsewhere_is_refused_before_anything_i
     with pytest.raises(FormatError, match=r"savepoint\.json is damaged"):
         savepoints.restore(str(saved), str(quick_path / "target"), options={"remote": str(quick_path / "a" / "remote")})
     assert files(quick_path) == before
+
+
+def test_nothing_is_left_of_a_checkpoint_although_a_snapshot_ends_while_it_is_deleted(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2)
+    late = [Path(query.location) / "state/0/0" / f"{9:020d}-{9:032x}.snapshot"]
+
+    class Written(LocalPlace):
+        def delete(self, name: str) -> None:
+            super().delete(name)
+            if late and name.startswith("state/0/1/"):
+                late.pop().write_bytes(b"of the query that was stopped")
+
+    delete_checkpoint(Written(Path(query.location)), QUERY, None)
+    assert not late
+    assert not Path(query.location).is_dir() or not list(Path(query.location).iterdir())
