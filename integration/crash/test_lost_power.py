@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from integration.crash.driver import FORMAT, Driver
 from integration.crash.faults import FORMATS
 from integration.crash.lost_power import Disk, NoDiskError, make_image, mounted
 from integration.crash.processes import eventually
+from integration.line_files import write_files
 from pyspark_ckpt.cli.checkpoints import open_to_verify, verify
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
@@ -76,15 +77,9 @@ PROGRAM = "integration.crash.power_program"
 
 def _write_lines(folder: Path) -> Counter[str]:
     """Write the files, in the order in which Spark reads them; return how often each line is there."""
-    folder.mkdir()
-    expected = Counter[str]()
-    for number in range(FILES):
-        lines = [f"key {(number + each) % KEYS}" for each in range(1 + number % 3)]
-        expected.update(lines)
-        path = folder / f"{number:04d}.txt"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        os.utime(path, (1_700_000_000 + number,) * 2)
-    return expected
+    files = [[f"key {(number + each) % KEYS}" for each in range(1 + number % 3)] for number in range(FILES)]
+    write_files(folder, files)
+    return Counter(chain.from_iterable(files))
 
 
 def _require_whole(checkpoint: Path, sink: Path) -> None:

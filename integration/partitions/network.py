@@ -50,7 +50,7 @@ class Network:
         _ip("-n", machine.namespace, "route", "replace", "blackhole", f"{other.address}/32")
 
     def slow(self, name: str, kbit: int) -> None:
-        """Let a machine receive no more than so much each second."""
+        """Limit what a machine receives, in kilobits a second."""
         limit = ("rate", f"{kbit}kbit", "burst", "16kbit", "latency", "2s")
         _run("tc", "qdisc", "replace", "dev", self.machines[name].link, "root", "tbf", *limit)
 

@@ -7,8 +7,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
+from integration.crash.processes import eventually
+from integration.line_files import write_files
 from integration.partitions.cluster import DRIVERS, MACHINES, WORKERS, Cluster, end
 
 FILES = 20
@@ -19,13 +22,10 @@ MOST_S = 240.0
 
 def write_lines(folder: Path, seed: int) -> Counter[str]:
     """Write the files that the query reads; return how often each word is there."""
-    draw, counts = random.Random(seed), Counter[str]()
-    folder.mkdir()
-    for number in range(FILES):
-        words = draw.choices(WORDS, k=5)
-        counts.update(words)
-        (folder / f"{number:03d}.txt").write_text("\n".join(words), encoding="utf-8")
-    return counts
+    draw = random.Random(seed)
+    files = [draw.choices(WORDS, k=5) for _ in range(FILES)]
+    write_files(folder, files)
+    return Counter(chain.from_iterable(files))
 
 
 def draw_cut(draw: random.Random, cluster: Cluster) -> tuple[str, Callable[[], None]]:
@@ -72,7 +72,7 @@ def play(cluster: Cluster, seed: int, say: Callable[[str], None] = print) -> Non
 
     drivers = [cluster.start_driver("driver", query, 0)]
     try:
-        _await_first(sink)
+        eventually("a batch in the sink", lambda: any(sink.iterdir()), 0.2, MOST_S)
         for _ in range(draw.randint(2, 4)):
             what, act = draw_cut(draw, cluster)
             act()
@@ -98,13 +98,6 @@ def play(cluster: Cluster, seed: int, say: Callable[[str], None] = print) -> Non
         for driver in drivers:
             end(driver)
     _require_right(sink, expected)
-
-
-def _await_first(sink: Path) -> None:
-    deadline = time.monotonic() + MOST_S
-    while not any(sink.iterdir()):
-        assert time.monotonic() < deadline, "no batch has come to the sink"
-        time.sleep(0.2)
 
 
 def _require_right(sink: Path, expected: Counter[str]) -> None:

@@ -9,12 +9,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 import pyspark_ckpt as ckpt
+from integration.line_files import write_files
 from integration.power.crash_states import Disk, Tree, digest, write
 from integration.power.query import Settings
 from integration.power.recording import Operation, can_record, read, record
@@ -40,15 +42,9 @@ T = TypeVar("T")
 
 def _write_lines(folder: Path) -> list[Counter[str]]:
     """Write the files, in the order in which Spark reads them; return the counts after each batch, none first."""
-    folder.mkdir()
-    counts = [Counter[str]()]
-    for number in range(FILES):
-        lines = [f"key {(number * each) % KEYS}" for each in range(1, 3 + number % 3)]
-        counts.append(counts[-1] + Counter(lines))
-        path = folder / f"{number:04d}.txt"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        os.utime(path, (1_700_000_000 + number,) * 2)
-    return counts
+    files = [[f"key {(number * each) % KEYS}" for each in range(1, 3 + number % 3)] for number in range(FILES)]
+    write_files(folder, files)
+    return list(accumulate(map(Counter, files), initial=Counter[str]()))
 
 
 def _states(operations: Sequence[Operation], disk: Disk, acknowledged: Path) -> Iterator[tuple[int, Tree]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def yarn(hdfs: HdfsService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
     """A YARN whose default file system is the HDFS of the tests."""
     if hdfs.orders is None:
-        pytest.skip("NOT RUN: in another HDFS than that of the tests, this user may not give folders to others.")
+        pytest.skip("NOT RUN: needs the mini cluster of HDFS: its folders can be given to another user.")
     home = f"/user/{rows.USER}"
     hdfs.client.mkdirs(home, create_parent=True)
     hdfs.client.set_owner(home, rows.USER)

@@ -148,7 +148,8 @@ class EntryRows(StateRows):
 
     def _get_each(self, at: EntryKeys) -> list[bytes | None]:
         """``get_cells`` from rows that are kept by key."""
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         keys = at.keys.strings()
         rows: list[bytes | None] = []
         for key, size in zip(keys, at.suffix_bytes.tolist(), strict=True):
@@ -208,7 +209,8 @@ class EntryRows(StateRows):
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` different rows of one key that are new."""
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         self._count.add(len(entries))
         written = self._written.get(suffix)
         if written is None:
@@ -220,7 +222,8 @@ class EntryRows(StateRows):
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
         """Delete different rows of one key that exist."""
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         if suffix in self._written or suffix in self._cleared:
             for entry in entries:
                 self.put(suffix, entry, None, there=True)
@@ -230,7 +233,8 @@ class EntryRows(StateRows):
 
     def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
         """Return the row if no look-up is needed for it, else UNREAD."""
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
             return value
@@ -260,7 +264,8 @@ class EntryRows(StateRows):
 
         Lazily, as they were when this was called, whatever is written meanwhile.
         """
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
         if not written:
@@ -274,7 +279,8 @@ class EntryRows(StateRows):
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """Delete all rows of a key, which are from entry ``begin`` on. However many they are, this takes no memory."""
-        self._prefer_rows()
+        if self._writes:
+            self._prefer_rows()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
                 self.put(suffix, entry, None)
@@ -345,9 +351,8 @@ class EntryRows(StateRows):
 
     def _prefer_rows(self) -> None:
         """Convert all writes to rows by key. If these take too much memory, all are spilled instead."""
-        if self._writes:
-            self._session.hold(ROW_BYTES * self._count_in_arrays())
-            self._to_rows()
+        self._session.hold(ROW_BYTES * self._count_in_arrays())
+        self._to_rows()
 
     def _count_in_arrays(self) -> int:
         return sum(len(each.at) for each in self._writes)

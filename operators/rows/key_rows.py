@@ -56,7 +56,8 @@ class KeyRows(StateRows):
 
     def get(self, suffix: bytes) -> bytes | None:
         """Return the row of a key."""
-        self._prefer_rows()
+        if self._columns:
+            self._prefer_rows()
         value = self._written.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base.get(suffix, UNREAD)
@@ -66,7 +67,8 @@ class KeyRows(StateRows):
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """Write the row of a key; None deletes it."""
-        self._prefer_rows()
+        if self._columns:
+            self._prefer_rows()
         before = self._written.get(suffix, UNREAD)
         if before is UNREAD:
             before = self._base.get(suffix, UNREAD)
@@ -180,9 +182,8 @@ class KeyRows(StateRows):
 
     def _prefer_rows(self) -> None:
         """Convert rows that are in columns to rows by key. If these take too much memory, all are spilled instead."""
-        if self._columns:
-            self._session.hold(ROW_BYTES * self._count_in_columns())
-            self._to_rows()
+        self._session.hold(ROW_BYTES * self._count_in_columns())
+        self._to_rows()
 
     def _count_in_columns(self) -> int:
         return sum(len(suffixes) for suffixes, _ in self._columns)

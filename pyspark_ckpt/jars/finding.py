@@ -27,9 +27,9 @@ _TABLES = Path(errors.__file__).resolve().parent
 def find_jar(minor: str, release: str, spark: Callable[[], Path], version: str) -> Path:
     """Return the jar for the PySpark of this ``release``.
 
-    ``minor``: its minor release. ``spark`` finds the folder of its own jars, when a jar has to be built. ``version``:
-    that of the package. Raises InvalidInputError (the package is not for this release), NotFoundError (the package has
-    neither a jar nor sources), ProcessError (no jar can be built).
+    ``minor``: its minor release. ``spark``: finds the folder of Spark's jars, called if a jar has to be built.
+    ``version``: the release of this package. Raises InvalidInputError (the package is not for this release of Spark),
+    NotFoundError (the package has neither a jar nor sources), ProcessError (no jar can be built).
     """
     packaged = _HERE / f"{JAR_OF}{minor}.jar"
     if packaged.is_file():

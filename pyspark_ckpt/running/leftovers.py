@@ -62,12 +62,12 @@ def delete_state(checkpoint: BlobPlace, query: str) -> None:
     _delete_all(checkpoint, "state")
 
 
-def _delete_all(place: BlobPlace, folder: str = "") -> None:
-    """Delete all files of a folder, also those that a snapshot of the stopped query has added meanwhile."""
+def _delete_all(place: BlobPlace, folder: str = "", kept: str = "") -> None:
+    """Delete all files of a folder but ``kept``, also those that a snapshot of the stopped query adds meanwhile."""
     for _ in range(LOOKS):
-        found = place.walk(folder)
-        for blob in found:
-            place.delete(blob.name)
+        found = [blob.name for blob in place.walk(folder) if blob.name != kept]
+        for name in found:
+            place.delete(name)
         if not found:
             return
         time.sleep(PAUSE_S)
@@ -97,7 +97,6 @@ def delete_checkpoint(checkpoint: BlobPlace, query: str, state: BlobPlace | None
     _delete_all(checkpoint)
     checkpoint.remove_empty_folders()
     if state is not None and is_own:
-        names = [blob.name for blob in state.walk()]
-        for name in sorted(names, key=lambda name: name == OWNER_NAME):  # last: it says whose the rest is
-            state.delete(name)
+        _delete_all(state, kept=OWNER_NAME)
+        state.delete(OWNER_NAME)  # last: it says whose the rest is
         state.remove_empty_folders()

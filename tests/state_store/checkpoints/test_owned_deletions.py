@@ -217,16 +217,21 @@ def test_a_savepoint_whose_query_id_leads_elsewhere_is_refused_before_anything_i
     assert files(quick_path) == before
 
 
-def test_nothing_is_left_of_a_checkpoint_although_a_snapshot_ends_while_it_is_deleted(quick_path: Path) -> None:
-    query = written(quick_path / "query", 2)
-    late = [Path(query.location) / "state/0/0" / f"{9:020d}-{9:032x}.snapshot"]
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_nothing_is_left_of_a_checkpoint_although_a_snapshot_ends_while_it_is_deleted(
+    quick_path: Path, *, is_apart: bool
+) -> None:
+    _, query = two(quick_path, **({"remote": str(quick_path / "remote")} if is_apart else {}))
+    checkpoint, apart = Path(query.location), quick_path / "remote" / QUERY
+    late = [(apart if is_apart else checkpoint) / "state/0/0" / f"{9:020d}-{9:032x}.snapshot"]
 
     class Written(LocalPlace):
         def delete(self, name: str) -> None:
             super().delete(name)
-            if late and name.startswith("state/0/1/"):
+            if late and name.startswith("state/") and late[0].is_relative_to(self.url):
                 late.pop().write_bytes(b"of the query that was stopped")
 
-    delete_checkpoint(Written(Path(query.location)), QUERY, None)
+    delete_checkpoint(Written(checkpoint), QUERY, Written(apart) if is_apart else None)
     assert not late
-    assert not Path(query.location).is_dir() or not list(Path(query.location).iterdir())
+    for folder in (checkpoint, apart):
+        assert not folder.is_dir() or not list(folder.iterdir())

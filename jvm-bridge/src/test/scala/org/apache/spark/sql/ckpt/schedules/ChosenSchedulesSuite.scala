@@ -23,7 +23,7 @@ class ChosenSchedulesSuite extends AnyFunSuite {
     hold(new Scenes.MemoryOfAClosedStore)
   }
 
-  test("stores that take memory at one time get no more than there is, and the count of it stays right") {
+  test("stores that take memory at the same time stay within the budget, which counts it right") {
     hold(new Scenes.MemoryOfTwoStores)
   }
 
