@@ -37,6 +37,10 @@ class StoredObjects:
             at = lineage.deltas[at][0].parent
         return None
 
+    def find_missing(self, manifest: Blob) -> set[str]:
+        """Return the table files of a snapshot that are not there."""
+        return set(self._tables_of(manifest) - {blob.name for blob in self._place.list("sst")})
+
     def litter(self, newest: Marker, keep: int) -> set[str]:
         """Objects that a clean-up which has nothing to wait for would have deleted."""
         lineage = Lineage.read(self._place)

@@ -21,6 +21,7 @@ from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 from tests.faults.faulty_disk import Trouble, broken
 from tests.labs.lab import CallError, Lab, Rows, Server, Txn
+from tests.simulation.retention_scenes import snapshots_beside_clean_ups
 from tests.simulation.scheduler import STARTED_S
 from tests.simulation.stage import Scene, Stage
 from tests.simulation.standard_library import wall_clock
@@ -290,5 +291,6 @@ SCENES: Mapping[str, Scene] = {
         refused_credentials,
         counts,
         secrets_that_arrive,
+        snapshots_beside_clean_ups,
     )
 }
