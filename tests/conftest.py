@@ -13,10 +13,10 @@ from integration.sample import ALL
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from pyspark_ckpt.state_store.checkpoints import workplace as store_version_module
 from tests.labs.lab import Lab
+from tests.labs.scratch import IN_MEMORY
 from tests.services.cloud_services import azure, cloud, gcs, no_machine
 from tests.services.hdfs_service import hdfs
 from tests.services.s3_server import s3
-from tests.stateful.schedules import IN_MEMORY
 
 __all__ = ["azure", "cloud", "gcs", "hdfs", "no_machine", "s3"]
 

@@ -11,7 +11,6 @@ import pytest
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, ask_time
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
-from tests.faults.faulty_place import FaultyPlace, Link, Network
 from tests.labs.memory_place import MemoryService
 
 WRITERS = 16
@@ -172,9 +171,3 @@ class TestMemoryPlace(BlobPlaceContract):
     @pytest.fixture
     def place(self) -> BlobPlace:
         return MemoryService(time.time).place("memory:/place")
-
-
-class TestFaultyPlaceInCalm(BlobPlaceContract):
-    @pytest.fixture
-    def place(self) -> BlobPlace:
-        return FaultyPlace(MemoryService(time.time).place("memory:/place"), Link(Network("contract"), "A"))

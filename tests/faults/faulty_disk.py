@@ -58,6 +58,19 @@ def broken(folder: Path, trouble: Trouble) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def mended() -> Iterator[None]:
+    """Let all disks be well inside the block."""
+    troubles, (soft, hard) = list(_broken), resource.getrlimit(resource.RLIMIT_FSIZE)
+    _broken.clear()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        _broken.extend(troubles)
+
+
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     if not _broken:
         return
@@ -65,7 +78,7 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     if not trouble.errno:
         return
     is_write = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)
-    removes = event in _REMOVES and trouble is READ_ONLY
+    removes = event in _REMOVES and trouble.errno == errno.EROFS
     if not (is_write or removes or event in _MAKES):
         return
     paths = [os.fsdecode(path) for path in arguments[:2] if isinstance(path, (str, bytes, os.PathLike))]

@@ -18,6 +18,8 @@ class StoredObjects:
         """Look into ``place``, past any fault."""
         self._place = place
         self._tables: dict[Blob, frozenset[str]] = {}
+        self.damaged: set[str] = set()
+        """Table files that are there, but cannot be used."""
 
     def require(self, commits: Iterable[Marker]) -> None:
         """Fail unless each commit has a whole chain: deltas down to a snapshot with all its files, or to version 0."""
@@ -28,7 +30,7 @@ class StoredObjects:
 
     def find_hole(self, commit: Marker, lineage: Lineage) -> Marker | None:
         """Return the first commit without an object on the way down; None if the chain of ``commit`` is whole."""
-        listed, at = {blob.name for blob in self._place.list("sst")}, commit
+        listed, at = {blob.name for blob in self._place.list("sst")} - self.damaged, commit
         while at != EMPTY:
             if at in lineage.snapshots and self._tables_of(lineage.snapshots[at]) <= listed:
                 return None
@@ -46,7 +48,11 @@ class StoredObjects:
         lineage = Lineage.read(self._place)
         ancestors = lineage.ancestors(newest)
         oldest = newest.version - keep
-        bases = [marker for marker in lineage.snapshots if marker in ancestors and marker.version <= oldest]
+        bases = [
+            marker
+            for marker, blob in lineage.snapshots.items()
+            if marker in ancestors and marker.version <= oldest and self.damaged.isdisjoint(self._tables_of(blob))
+        ]
         base = max(bases, default=EMPTY)
         used = set().union(*(self._tables_of(blob) for blob in lineage.snapshots.values()))
         return (

@@ -8,7 +8,8 @@
     python -m tests.simulation 0 5000 --mutant NAME    until one finds the fault that is put back
     python -m tests.simulation 0 5000 --mutant all     the same for each fault, and how many seeds it took
 
-Of a seed that goes wrong, the shortest plan is printed that was found to go wrong, too.
+Of a seed that goes wrong, the shortest plan is printed that was found to go wrong, too. In the end, and when Ctrl-C
+stops a soak, it is printed how often worlds have met each event, fault and fail point, and what they never met.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 
+from tests.simulation.coverage import describe, name_missing
 from tests.simulation.mutants import MUTANTS, put_back, simulate_seed
 from tests.simulation.running import Outcome
 from tests.simulation.scenes import SCENES
@@ -94,24 +97,27 @@ def _run_all(
     met: Counter[str] = Counter()
     began = reported = time.monotonic()
     count = wrong = 0
-    for some in _parts(seeds, processes * 8):
-        for outcome in pool.map(run, some):
-            count += 1
-            met += outcome.met
-            if outcome.violation and not (mutant and wrong):
-                wrong += 1
-                if shrinks:
-                    _report(outcome, mutant)
-                if mutant:
-                    print(f"{mutant}: after {count} seeds: {outcome.violation.strip().splitlines()[-1]}", flush=True)
-        if mutant and wrong:
-            return wrong
-        if time.monotonic() - reported > REPORT_S:
-            reported = time.monotonic()
-            print(f"{count} seeds, {wrong} wrong, {count / (reported - began):.1f} a second", flush=True)
+    with suppress(KeyboardInterrupt):
+        for some in _parts(seeds, processes * 8):
+            for outcome in pool.map(run, some):
+                count += 1
+                met += outcome.met
+                if outcome.violation and not (mutant and wrong):
+                    wrong += 1
+                    if shrinks:
+                        _report(outcome, mutant)
+                    if mutant:
+                        print(f"{mutant}: after {count} seeds: {outcome.violation.strip().splitlines()[-1]}")
+            if mutant and wrong:
+                return wrong
+            if time.monotonic() - reported > REPORT_S:
+                reported = time.monotonic()
+                missing = "" if mutant else f"; never met: {', '.join(name_missing(met)) or 'nothing'}"
+                rate = count / (reported - began)
+                print(f"{count} seeds, {wrong} wrong, {rate:.1f} a second{missing}", flush=True)
     print(f"{mutant and mutant + ': '}{count} seeds in {time.monotonic() - began:.0f} s, {wrong} wrong", flush=True)
-    for what, times in sorted(met.items()) if not mutant else ():
-        print(f"{times:>9} {what}")
+    if not mutant:
+        print("\n".join(describe(met)))
     return wrong
 
 

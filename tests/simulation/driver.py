@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError
-from tests.labs.lab import QUERY, CallError, Rows, Server, describe_operator
+from tests.labs.lab import QUERY, CallError, Rows, Server, describe_operator, read_rows
 from tests.simulation.executor import Executor, LostError, Run
-from tests.simulation.history import START, Batch, chain_key, changes, partition_of
+from tests.simulation.history import CHAIN, START, Batch, chain_key, changes, partition_of
+from tests.simulation.invariants import Violation
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class Driver:
         self.batches = 0
         """How many batches this run has committed."""
         self._id, self._format = f"run-{number}", format_
+        self._query = world.query
 
     def run(self) -> None:
         """Run batches until something fails."""
@@ -100,20 +103,20 @@ class Driver:
         self.process.is_dead = True
 
     def _start(self) -> None:
-        world, place = self.world, place_at(self.world.checkpoint)
+        world, place = self.world, place_at(self._query.checkpoint)
         self._describe_query(place)
         epochs = Epochs(place)
         self.epoch = epochs.take(RunObject(RUN_FORMAT, self._id))
         epochs.note(self._id, self.epoch)
-        world.epochs[self._id] = self.epoch
+        world.epochs[self._id] = (self._query.checkpoint, self.epoch)
         self.run_ = Run(self._id, self._format, self.epoch, world.plan.keep)
 
         def require_newest() -> None:
             if epochs.has_ended(self._id):
                 raise ConflictError(f"{self._id} is over")
 
-        self._offsets = Log(world.checkpoint, "offsets", require_newest)
-        self._commits = Log(world.checkpoint, "commits", require_newest)
+        self._offsets = Log(self._query.checkpoint, "offsets", require_newest)
+        self._commits = Log(self._query.checkpoint, "commits", require_newest)
         planned, committed = self._offsets.numbers(), self._commits.numbers()
         self._next = committed[-1] + 1 if committed else 0
         self._ids = self._read_ids(self._next)
@@ -127,7 +130,7 @@ class Driver:
 
     def _describe_query(self, place: BlobPlace) -> None:
         """Write what Spark writes before the first batch."""
-        described = describe_operator(0, "stateStoreSave", ["default"], self.world.plan.partitions)
+        described = describe_operator(0, "stateStoreSave", ["default"], self._query.partitions)
         place.put_if_absent("metadata", json.dumps({"id": QUERY}).encode())
         place.put_if_absent("state/0/_metadata/metadata", described)
         place.put_if_absent("state/0/0/_metadata/schema", b"\0\2v3")
@@ -146,7 +149,7 @@ class Driver:
         batch = self._planned
         if batch is None:
             batch = world.history.plan(number, self._before, world.draw.getrandbits(32))
-            self._offsets.add(number, batch.encode(world.plan.partitions))
+            self._offsets.add(number, batch.encode(self._query.partitions))
             for log in (self._offsets, self._commits):
                 for old in [each for each in log.numbers() if each < number - world.plan.keep]:
                     log.delete(old)
@@ -186,12 +189,12 @@ class Driver:
 
         tasks = [
             world.scheduler.spawn(partial(run, partition), f"task {partition}", self.process)
-            for partition in range(world.plan.partitions)
+            for partition in range(self._query.partitions)
         ]
         world.scheduler.wait(lambda: failed or all(task.has_ended for task in tasks))
         if failed:
             raise failed[0]
-        return [found[partition] for partition in range(world.plan.partitions)]
+        return [found[partition] for partition in range(self._query.partitions)]
 
     def _try(self, executor: Executor, base: Base, partition: int, server: Server) -> None:
         try:
@@ -202,23 +205,36 @@ class Driver:
     def _task(self, executor: Executor, base: Base, partition: int, server: Server) -> str:
         """Run one attempt of a task in the process of an executor; return the id of its commit."""
         world, batch = self.world, base.batch
-        handle = executor.open(server, world.state_dir(partition), world.checkpoint, partition, self.run_)
+        state_dir = f"{self._query.checkpoint}/state/0/{partition}"
+        handle = executor.open(server, state_dir, self._query.checkpoint, partition, self.run_)
         named = None if base.ids is None or self._format == 1 else base.ids[partition]
         txn = executor.transaction(server, handle, batch.number, named)
-        world.require_read(batch.number, partition, txn.rows, base.chain, self._id)
+        world.require_read(self._query, batch.number, partition, txn.rows, base.chain, self._id)
         if not world.is_calm and world.draw.random() < world.plan.aborts:
             txn.abort()
             raise CallError({"kind": "StorageError", "message": "the task fails", "hint": "", "retryable": True})
         for key, value in self._changed(txn.rows, batch, partition).items():
             txn.changes[key] = value
         world.scheduler.pass_by()
-        answer = txn.commit(world.plan.partitions)
+        if not txn.answer["live"] and world.draw.random() < 0.1 and read_rows(txn.answer) != txn.rows:
+            raise Violation(f"a base of {self._id} that nobody moves has other rows than before")
+        try:
+            answer = txn.commit(self._query.partitions)
+        except (CallError, CkptError):  # as the shim does
+            with suppress(CallError):
+                txn.abort()
+            raise
+        if world.draw.random() < 0.1:  # the shim asks again if the answer was lost on its way
+            again = server.call("commit", txn=txn.number, files=[])
+            if again != answer:
+                raise Violation(f"a commit of {self._id} is answered by {answer} and {again}")
         return str(answer["id"])
 
     def _changed(self, rows: Rows, batch: Batch, partition: int) -> dict[str, str | None]:
-        changed: dict[str, str | None] = {chain_key(partition, self.world.plan.partitions): batch.chain}
+        changed: dict[str, str | None] = {key: None for key in rows if key.startswith(CHAIN)}
+        changed[chain_key(partition, self._query.partitions)] = batch.chain
         for key, value in changes(batch.input).items():
-            if partition_of(key, self.world.plan.partitions) == partition:
+            if partition_of(key, self._query.partitions) == partition:
                 if value is not None:
                     changed[key] = f"{int(rows.get(key, '0')) + value}"
                 elif key in rows:

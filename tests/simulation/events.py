@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import resource
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.faults.faulty_disk import FULL, READ_ONLY, broken, nearly_full
+from tests.simulation.history import Query
+from tests.simulation.shared_folder import SharedFolder
 from tests.simulation.weather import LATE_S, Weather
 
 if TYPE_CHECKING:
@@ -113,12 +119,16 @@ def _change_format(world: World, draw: random.Random) -> None:
     world.drivers[-1].is_stopping = draw.random() < 0.5
 
 
-def _go_back(world: World, draw: random.Random) -> None:
-    """A user stops the query, waits for requests under way, deletes the newest entries of the logs, and starts it."""
+def _stop_query(world: World) -> None:
     world.is_stopped = True
     world.went_back += 1
     for driver in world.drivers:
         world.scheduler.kill(driver.process)
+
+
+def _go_back(world: World, draw: random.Random) -> None:
+    """A user stops the query, waits for requests under way, deletes the newest entries of the logs, and starts it."""
+    _stop_query(world)
     world.scheduler.sleep(LATE_S)
     stored = world.stored
     before = stored.newest
@@ -132,6 +142,49 @@ def _go_back(world: World, draw: random.Random) -> None:
     world.tell(f"the logs go back from version {before} to {stored.newest}")
     world.is_stopped = False
     world.start_driver()
+
+
+def _move(world: World, draw: random.Random) -> None:
+    """A user stops the query, and goes on in a checkpoint that a restore or a branch has made of it."""
+    checkpoints = world.tools.checkpoints
+    if not checkpoints:
+        world.tools.branch(draw)
+        world.scheduler.wait(lambda: checkpoints or not world.tools.is_working, LATE_S)
+    if not checkpoints:
+        return
+    folder = checkpoints.pop(draw.randrange(len(checkpoints)))
+    _stop_query(world)
+    world.scheduler.sleep(draw.choice((1, LATE_S)) * draw.random())
+    world.go_on_in(Query(folder.url, folder.partitions, folder.version, folder.made_with))
+    world.counts["query: moved to another checkpoint"] += 1
+    world.tell(f"the query goes on in {folder.url} with {folder.partitions} partitions")
+    world.is_stopped = False
+    world.start_driver()
+
+
+def _damage_a_table(world: World, draw: random.Random) -> None:
+    """The place damages the next table file that is written there."""
+    world.is_damaged = True
+    seed = draw.random()
+
+    def damage(key: str) -> None:
+        world.service.damage(key, random.Random(seed))
+        world.counts["place: damaged table files"] += 1
+        world.tell(f"{key} is damaged")
+
+    world.stored.damages = damage
+
+
+def _break_disks(world: World, draw: random.Random) -> None:
+    """The local disks are full or read-only for a while."""
+    trouble = draw.choice((FULL, READ_ONLY, nearly_full(int(2 ** draw.uniform(4, 14)))))
+    if isinstance(world.service, SharedFolder):  # the limit is that of all files
+        trouble = replace(trouble, largest_file_bytes=resource.RLIM_INFINITY)
+    world.is_read_only |= trouble.errno == errno.EROFS
+    world.tell(f"all local disks are {trouble.name}")
+    with broken(world.local, trouble):
+        world.scheduler.sleep(draw.choice((10, 100)) * draw.random())
+    world.tell("all local disks are well")
 
 
 def _go_back_over_a_sleeper(world: World, draw: random.Random) -> None:
@@ -163,6 +216,11 @@ def _storm(world: World, draw: random.Random) -> None:
     world.service.weather = Weather(0.9, (draw.choice(world.storms),), 1.0)
     world.scheduler.sleep(draw.choice((10, 100)) * draw.random())
     world.service.weather = before
+
+
+def _let_executor_go(world: World, draw: random.Random) -> None:
+    """An executor gives its stores back, as Spark lets it when their tasks run elsewhere."""
+    world.let_go(draw.choice(world.executors))
 
 
 def _working_tool(world: World, draw: random.Random) -> Process | None:
@@ -197,11 +255,16 @@ EVENTS: Mapping[str, Happens] = {
     "second driver": _start_second_driver,
     "change format": _change_format,
     "go back": _go_back,
+    "move": _move,
+    "place damages": _damage_a_table,
+    "disks break": _break_disks,
     "go back over a sleeper": _go_back_over_a_sleeper,
     "sleep beside a compaction": _sleep_beside_a_compaction,
     "sleep in a snapshot": _sleep_in_a_snapshot,
     "quiet": _be_quiet,
     "storm": _storm,
+    "executor lets go": _let_executor_go,
+    "read": lambda world, draw: world.read(draw),
     "savepoint": lambda world, draw: world.tools.save(draw),
     "restore": lambda world, draw: world.tools.restore(draw),
     "look": lambda world, draw: world.tools.look(draw),

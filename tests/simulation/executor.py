@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError
+from tests.faults.faulty_disk import mended
 from tests.labs.lab import Server, Txn
-from tests.simulation.object_service import flip_bit
+from tests.simulation.flipped_bits import flip_bit
 from tests.simulation.scheduler import STARTED_S, Process, Scheduler, Task
 from tests.simulation.standard_library import wall_clock
 
@@ -77,7 +79,12 @@ class Executor:
     def begin(self, what: str, function: Callable[[Server], object]) -> Task:
         """Begin a call whose outcome nobody asks for."""
         process = self.process
-        return self._scheduler.spawn(lambda: function(self._running(process)), what, process)
+
+        def work() -> None:
+            with suppress(LostError):
+                function(self._running(process))
+
+        return self._scheduler.spawn(work, what, process)
 
     def _running(self, process: Process) -> Server:
         """Return the state server of this executor. The first call starts it."""
@@ -86,16 +93,27 @@ class Executor:
             scheduler.wait(lambda: process not in self._starting)
         if self.server is None:
             self._starting.add(process)
-            self.server = Server(
-                self._local_dir,
-                self._options,
-                clock=wall_clock(scheduler, process),
-                uptime=lambda: STARTED_S + scheduler.now_s,
-                make_id=lambda: f"{ids.getrandbits(128):032x}",
-            )
+            try:
+                self.server = Server(
+                    self._local_dir,
+                    self._options,
+                    clock=wall_clock(scheduler, process),
+                    uptime=lambda: STARTED_S + scheduler.now_s,
+                    make_id=lambda: f"{ids.getrandbits(128):032x}",
+                )
+            except (OSError, CkptError) as problem:  # of the local disk
+                raise LostError(f"the state server of {process} does not start: {problem}") from problem
+            finally:
+                self._starting.discard(process)
             self.server.stores._lock.is_prompt = True  # type: ignore[attr-defined]  # it is simulated
-            self._starting.discard(process)
         return self.server
+
+    @staticmethod
+    def list_left_over(server: Server) -> list[str]:
+        """Return what is left of transactions, now that all have ended."""
+        server.settled()
+        folders = [server.stores.local_dir / name for name in ("staging", "tickets")]
+        return sorted(str(path) for folder in folders if folder.exists() for path in folder.iterdir())
 
     def open(self, server: Server, state_dir: str, checkpoint: str, partition: int, run: Run) -> int:
         """Return the handle of a run. The first call opens it."""
@@ -139,7 +157,8 @@ class Executor:
         """Kill the process. Its successor has what was on the disk at this moment, or nothing."""
         image = next(self._folders)
         if keeps_disk and self._local_dir.exists():
-            shutil.copytree(self._local_dir, image)
+            with mended():
+                shutil.copytree(self._local_dir, image)
         self._scheduler.kill(self.process)
         self._dead += [] if self.server is None else [self.server]
         self._start(image)

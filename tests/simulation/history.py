@@ -15,6 +15,8 @@ from tests.labs.lab import Rows, row_hash
 
 KEYS = [f"k{number}" for number in range(8)]
 START = "start"
+MOST_PARTITIONS = 4
+CHAIN = "chain "
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,25 @@ class Batch:
         return cls(number, body["input"], body["chain"])
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query: its checkpoint and partitions; and the version that a restore has put there, made with others."""
+
+    checkpoint: str
+    partitions: int
+    restored: int = 0
+    restored_from: int = 0
+
+    def made_with(self, version: int) -> int:
+        """Return how many partitions the query had when it made a version."""
+        return self.restored_from if version == self.restored else self.partitions
+
+
 class History:
     """The rows of every history that was ever planned, by its chain."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self) -> None:
         """Begin with no rows."""
-        self.partitions = partitions
         self._rows: dict[str, Mapping[str, str]] = {START: {}}
 
     def plan(self, number: int, before: str, input_: int) -> Batch:
@@ -60,23 +75,20 @@ class History:
             self._rows[chain] = rows
         return Batch(number, input_, chain)
 
-    def rows(self, chain: str, partition: int) -> Rows:
-        """Return the rows of a partition after a history."""
-        if chain == START:
-            return {}
-        mine = {
-            key: value for key, value in self._rows[chain].items() if partition_of(key, self.partitions) == partition
-        }
-        return {**mine, chain_key(partition, self.partitions): chain}
+    def rows(self, chain: str, partition: int, partitions: int, made_with: int) -> Rows:
+        """Return the rows of a partition, one of so many, after a history: as it was made, or as a restore moved it."""
+        rows = self.all_rows(chain, made_with)
+        return {key: value for key, value in rows.items() if partition_of(key, partitions) == partition}
 
-    def all_rows(self, chain: str) -> Rows:
+    def all_rows(self, chain: str, made_with: int) -> Rows:
         """Return the rows of all partitions after a history."""
-        return {key: value for n in range(self.partitions) for key, value in self.rows(chain, n).items()}
+        named = {} if chain == START else {chain_key(each, made_with): chain for each in range(made_with)}
+        return {**self._rows[chain], **named}
 
-    def has(self, rows: Rows, partition: int) -> bool:
+    def has(self, rows: Rows, partition: int, partitions: int) -> bool:
         """Return whether rows are those of a history that was planned."""
-        chain = rows.get(chain_key(partition, self.partitions), START)
-        return (chain == START or chain in self._rows) and rows == self.rows(chain, partition)
+        made = range(1, MOST_PARTITIONS + 1)
+        return any(rows == self.rows(chain, partition, partitions, each) for chain in self._rows for each in made)
 
 
 def changes(input_: int) -> dict[str, int | None]:
@@ -86,6 +98,7 @@ def changes(input_: int) -> dict[str, int | None]:
     return {key: None if draw.random() < 0.25 else draw.randrange(1, 100) for key in keys}
 
 
+@cache
 def partition_of(key: str, partitions: int) -> int:
     """Return the partition of a key."""
     return saved_query.partition_of(0, row_hash(key), partitions)
@@ -94,4 +107,4 @@ def partition_of(key: str, partitions: int) -> int:
 @cache
 def chain_key(partition: int, partitions: int) -> str:
     """Return the key of the row that names the history of a store, so that its reader knows which rows it must have."""
-    return next(key for n in count() if partition_of(key := f"chain {n}", partitions) == partition)
+    return next(key for n in count() if partition_of(key := f"{CHAIN}{n}", partitions) == partition)

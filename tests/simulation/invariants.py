@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 
 import xxhash
 
@@ -28,8 +29,12 @@ class StoredQuery:
     ``newest`` is the newest version that the commit log has, and ``first_kept`` the oldest that nobody may delete.
     """
 
-    def __init__(self, service: ObjectService | SharedFolder, url: str, keep: int) -> None:
-        """Look at the checkpoint at ``url``. ``keep`` versions below the newest are retained."""
+    def __init__(self, service: ObjectService | SharedFolder, url: str, keep: int, *, is_careless: bool) -> None:
+        """Look at the checkpoint at ``url``. ``keep`` versions below the newest are retained.
+
+        ``is_careless``: the service lets two writers put one snapshot, each with files of its own.
+        """
+        self._is_careless = is_careless
         self._service = service
         self._place = service.place(url)
         self._keep = keep
@@ -37,6 +42,11 @@ class StoredQuery:
         self.newest = 0
         self.first_kept = 0
         self._rotten: set[bytes] = set()
+        self._damaged: dict[str, bytes] = {}
+        """The checksums of damaged objects, by key."""
+        self.damages: Callable[[str], object] | None = None
+        """Damages a key: the next table file that is written."""
+        self._published: set[Marker] = set()
         self.deleted: Counter[str] = Counter()
         """How many objects of each kind were deleted."""
         service.on_change = self._look
@@ -75,15 +85,48 @@ class StoredQuery:
     def _is_rotten(self, key: str) -> bool:
         return xxhash.xxh3_128_digest(self._service.read(key)) in self._rotten
 
+    def note_published(self, url: str, marker: Marker) -> None:
+        """Note that a snapshot was published in the store at ``url``. Fail unless it is whole."""
+        store = url.removeprefix("s3://").removeprefix(self.key("state/0/"))
+        if store.isdecimal() and not self._is_careless:
+            self._published.add(marker)
+            self._require_whole(int(store), "it was published")
+
+    def forget_published(self) -> None:
+        """Forget which snapshots were published. A loss of power may undo the deletion of one, but not of its files."""
+        self._published.clear()
+
+    @property
+    def damaged(self) -> list[str]:
+        """The keys of damaged objects that nobody has mended or deleted since."""
+        left = {key: checksum for key, checksum in self._damaged.items() if self._checksum(key) == checksum}
+        self._damaged = left
+        return list(left)
+
+    def _checksum(self, key: str) -> bytes | None:
+        content = self._service.find(key)
+        return None if content is None else xxhash.xxh3_128_digest(content)
+
+    def _damage(self, key: str) -> None:
+        if self.damages is not None:
+            damage, self.damages = self.damages, None
+            damage(key)
+            checksum = self._checksum(key)
+            assert checksum is not None
+            self._damaged[key] = checksum
+
     def _look(self, verb: str, key: str) -> None:
         name = key.removeprefix(self.key(""))
+        if verb == "put" and name.startswith("state/") and "/sst/" in name:
+            self._damage(key)
         if verb == "put" and self._rotten and "/sst/" in key and self._is_rotten(key):
             raise Violation(f"{key} is a local file that has rotted")
         if name.startswith("commits/"):
             self.look_again()
         elif verb == "delete" and name.startswith("state/"):
-            self.deleted[f"deleted {_kind_of(name)}"] += 1
+            self.deleted[f"deleted: {_kind_of(name)}"] += 1
             self._require_restorable(int(name.split("/")[2]), name)
+            self._require_whole(int(name.split("/")[2]), f"{name} was deleted")
 
     def look_again(self) -> None:
         """Look which version is the newest."""
@@ -94,17 +137,31 @@ class StoredQuery:
         """Return what a clean-up should have deleted. In format 1, any commit may be the one that stands."""
         number = self.numbers("commits")[-1]
         ids, found = self.ids_of(number), list[str]()
-        for partition, objects in self._stores.items():
+        for partition in self._stores:
+            objects = self._objects(partition)
             place = self._service.place(self.key(f"state/0/{partition}"))
             commits = [Marker(number + 1, ids[partition])] if ids else Lineage.read(place).list_commits(number + 1)
             left = set.intersection(*(objects.litter(commit, self._keep) for commit in commits))
             found += [f"{place.url}/{name}" for name in sorted(left)]
         return found
 
+    def _objects(self, partition: int) -> StoredObjects:
+        place = self._service.place(self.key(f"state/0/{partition}"))
+        objects = self._stores.setdefault(partition, StoredObjects(place))
+        objects.damaged = {key.removeprefix(f"{place.url}/") for key in (self.damaged if self._damaged else ())}
+        return objects
+
+    def _require_whole(self, partition: int, happened: str) -> None:
+        """Fail unless each published snapshot of a store that is there has all its table files."""
+        place, objects = self._service.place(self.key(f"state/0/{partition}")), self._objects(partition)
+        for marker, manifest in Lineage.read(place).snapshots.items():
+            if marker in self._published and (lost := objects.find_missing(manifest)):
+                raise Violation(f"the published snapshot of {marker} of {partition} lacks {lost}, as {happened}")
+
     def _require_restorable(self, partition: int, deleted: str) -> None:
         """Fail unless every retained version of a store can be restored from what is stored."""
         place = self._service.place(self.key(f"state/0/{partition}"))
-        objects = self._stores.setdefault(partition, StoredObjects(place))
+        objects = self._objects(partition)
         lineage = Lineage.read(place)
         for number in self.retained():
             version, ids = number + 1, self.ids_of(number)

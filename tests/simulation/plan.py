@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.simulation import object_service, shared_folder
+from tests.simulation import s3_client, shared_folder
 from tests.simulation.events import EVENTS
 from tests.simulation.weather import Weather
 
 MOST_EVENTS = 14
-PLACES = {"s3": object_service.FAULTS, "folder": shared_folder.FAULTS}
+S3, CARELESS, FOLDER = "s3", "careless s3", "folder"
+PLACES = {S3: s3_client.FAULTS, CARELESS: s3_client.FAULTS, FOLDER: shared_folder.FAULTS}
 """The kinds of places, and what may befall a request to each."""
+NOT_CARELESS = frozenset({"second driver", "driver is replaced", "change format", "go back over a sleeper"})
+"""Where a service ignores conditions, drivers start one after the other, and all in checkpoint format 2."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Plan:
     """How probable a second attempt of a task is."""
     aborts: float
     """How probable it is that a task fails before it commits."""
+    failures: float
+    """How probable it is that a step fails at a fail point."""
     weather: Weather
     events: tuple[Event, ...]
     steps: float = 0.0
@@ -51,24 +56,26 @@ class Plan:
     def of(cls, seed: int, *, in_steps: bool = False) -> Plan:
         """Draw the plan of a seed."""
         draw = random.Random(f"plan {seed}")
-        place = draw.choice(list(PLACES))
-        faults = PLACES[place]
+        place = draw.choice((S3, S3, FOLDER, FOLDER, CARELESS))
+        is_careless, faults = place == CARELESS, PLACES[place]
+        kinds = [kind for kind in EVENTS if not (is_careless and kind in NOT_CARELESS)]
         return cls(
             seed=seed,
             place=place,
             partitions=draw.choice((1, 1, 2, 3)),
             executors=draw.randint(1, 3),
-            format=draw.choice((1, 2)),
+            format=2 if is_careless else draw.choice((1, 2)),
             keep=draw.randint(1, 4),
             speculation=draw.choice((0.0, 0.3)),
             aborts=draw.choice((0.0, 0.1)),
+            failures=draw.choice((0.0, 0.0, 0.005)),
             weather=Weather(
                 chance=draw.choice((0.0, 0.01, 0.05, 0.2)),
                 kinds=tuple(draw.sample(faults, draw.randint(0, len(faults)))),
                 latency_s=draw.choice((0.01, 0.2, 2.0)),
             ),
             events=tuple(
-                Event(draw.choice((1, 10, 40, 90)) * draw.random(), draw.choice(list(EVENTS)), draw.getrandbits(32))
+                Event(draw.choice((1, 10, 40, 90)) * draw.random(), draw.choice(kinds), draw.getrandbits(32))
                 for _ in range(1 + int(MOST_EVENTS * draw.random() ** 2))
             ),
             steps=draw.choice((0.001, 0.01, 0.1)) if in_steps else 0.0,

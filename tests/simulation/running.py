@@ -11,15 +11,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pyspark_ckpt.state_store.blobs.base import retries
 from pyspark_ckpt.state_store.blobs.base.clients import Clients
 from pyspark_ckpt.state_store.blobs.s3 import place, requests, uploads
 from pyspark_ckpt.state_store.database import tuning
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.snapshots import writer
+from tests.labs.scratch import IN_MEMORY
 from tests.simulation.invariants import Violation
-from tests.simulation.object_service import Client, ObjectService
+from tests.simulation.object_service import ObjectService
 from tests.simulation.plan import Plan
 from tests.simulation.replacing import Slots, installed, replaced
+from tests.simulation.s3_client import Client
 from tests.simulation.scheduler import Killed, Scheduler
 from tests.simulation.shared_folder import SharedFolder
 from tests.simulation.steps import Steps
@@ -31,8 +36,6 @@ SHARED = (
     "blobs.base", "blobs.metered", "log",
 )  # fmt: skip
 """Rooms and modules whose objects the threads of a state server share."""
-IN_MEMORY = Path("/dev/shm")
-"""Where RocksDB need not wait for a disk, on systems that have it."""
 NEVER = 1 << 20
 """So many files make RocksDB compact by itself. Its own threads would do so at any time, so the seed decides when."""
 
@@ -55,7 +58,7 @@ def simulate(plan: Plan) -> Outcome:
         world = World(plan, scheduler, folder)
         violation = ""
         try:
-            with _reachable(world.service):
+            with _reachable(world.service), _observed(world):
                 scheduler.run(world.live)
         except Violation as problem:
             violation = str(problem)
@@ -77,6 +80,24 @@ def _reachable(service: ObjectService | SharedFolder) -> Iterator[None]:
     else:
         with replaced(requests, "CLIENTS", Clients(lambda _: Client(service), lambda *_: None)):
             yield
+
+
+@contextmanager
+def _observed(world: World) -> Iterator[None]:
+    """Let the world see fail points and published snapshots."""
+    publish = writer.SnapshotWriter.publish
+
+    def note(self: Any, *given: Any) -> writer.Published | None:  # noqa: ANN401
+        published = publish(self, *given)
+        if published is not None:
+            world.stored.note_published(self._place.url, published.marker)
+        return published
+
+    with (
+        replaced(FailPoints, "hit", lambda _, name: world.pass_fail_point(name)),
+        replaced(writer.SnapshotWriter, "publish", note),
+    ):
+        yield
 
 
 def make_folder(seed: object) -> Path:

@@ -40,6 +40,8 @@ class Process:
         self.is_dead = False
         self.asleep_until_s = -math.inf
         self.has_slept = False
+        self.only_reads = False
+        """Whether it has no right to write to the place."""
         self.has_threads = False
         """Whether its tasks share objects, and may lose their turn anywhere."""
         self._requests_left = 0

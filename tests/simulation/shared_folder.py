@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.blobs.base.file_writes import is_temporary
 from pyspark_ckpt.state_store.blobs.local import place as places
 from pyspark_ckpt.state_store.blobs.local import uploads
 from pyspark_ckpt.state_store.blobs.local.files import may_pass, write_all
+from tests.simulation.flipped_bits import flip_bit
 from tests.simulation.replacing import replaced
 from tests.simulation.scheduler import START_S, Scheduler
 from tests.simulation.weather import CALM, SLOW_S
@@ -100,12 +101,24 @@ class SharedFolder:
         """Return the content of a file."""
         return Path(key).read_bytes()
 
+    def find(self, key: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        return self.read(key) if Path(key).exists() else None
+
     def delete(self, key: str) -> None:
         """Delete a file for good."""
         path = Path(key)
         path.unlink()
         self._names.get(path.parent, {}).pop(path.name, None)
         self.on_change("delete", key)
+
+    def damage(self, key: str, draw: random.Random) -> None:
+        """Change a bit of a file."""
+        path = Path(key)
+        state, content = path.stat(), flip_bit(path.read_bytes(), draw)
+        path.write_bytes(content)
+        os.utime(path, (state.st_mtime,) * 2)
+        self._durable[self._number_of(state)] = Content(content, state.st_mtime)
 
     def unfinished(self, url: str) -> list[str]:
         """Return the temporary files of the engine in a checkpoint. Those of Spark's files are Spark's."""
@@ -155,17 +168,23 @@ class SharedFolder:
         weather = self.weather
         if fault not in weather.kinds or self.draw.random() * len(weather.kinds) >= weather.chance:
             return False
-        self.met[fault] += 1
+        self.met[f"fault: {fault}"] += 1
         return True
 
     def _delete(self, delete: Callable[[places.LocalPlace, str], None], place: places.LocalPlace, name: str) -> None:
+        self._require_writer()
         path = place.path_of(name)
         was_there = path.exists()
         delete(place, name)
         if was_there:
             self.on_change("delete", str(path))
 
+    def _require_writer(self) -> None:
+        if self.scheduler.current.process.only_reads:
+            _fail(errno.EACCES)
+
     def _begin(self, begin: Callable[[Any], Any], upload: Any) -> Any:  # noqa: ANN401 - a private method
+        self._require_writer()
         if self._meets("full"):
             _fail(errno.ENOSPC)
         file = begin(upload)

@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.savepoints.restoring.request import RestoreRequest
 from pyspark_ckpt.state_store.savepoints.restoring.source import RestoreSource
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.labs.lab import Rows
-from tests.simulation.history import Batch
+from tests.simulation.history import MOST_PARTITIONS, Batch
 from tests.simulation.invariants import Violation
 from tests.simulation.scheduler import Process
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 TIDY_S = 3 * 24 * 3600.0
 """After this, pins and unfinished uploads of processes that have died are garbage."""
+WHAT = ("savepoint", "restore", "branch", "look", "look that only reads", "deletion", "clean-up")
+"""Their names in counts."""
 KINDS: tuple[Kind, ...] = ("native", "canonical")
 
 
@@ -42,6 +44,11 @@ class Folder:
 
     url: str
     chain: str
+    version: int
+    made_with: int
+    """How many partitions the query had when it made the version."""
+    partitions: int = 0
+    """Of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Restore:
 
     def __str__(self) -> str:
         """Return the form used in stories."""
-        return f"restore of {self.source} to {self.target} with {self.partitions} partitions"
+        return f"of {self.source} to {self.target} with {self.partitions} partitions"
 
 
 @dataclass(frozen=True)
@@ -89,21 +96,23 @@ class Tools:
 
     def save(self, draw: random.Random) -> None:
         """Take a savepoint of the running query."""
-        kind, digests, runner = draw.choice(KINDS), draw.random() < 0.5, _draw_runner(draw)
-        target = f"{self._world.base}/savepoint-{len(self.processes)}"
+        form, digests, runner = draw.choice(KINDS), draw.random() < 0.5, _draw_runner(draw)
+        target, query = f"{self._world.base}/savepoint-{len(self.processes)}", self._world.query
 
         def act() -> None:
             world = self._world
             newest, backward = world.stored.newest, world.went_back
             info = create(
-                world.checkpoint, target, self._options, runner, _show, written_by="the simulation", kind=kind,
+                query.checkpoint, target, self._options, runner, _show, written_by="the simulation", kind=form,
                 digests=digests,
             )  # fmt: skip
             if info.version < newest and world.went_back == backward:
                 raise Violation(f"{target} is of version {info.version}, but {newest} was committed when it began")
-            self.savepoints[target] = Folder(target, self._chain(target, info.version))
+            self.savepoints[target] = Folder(
+                target, self._chain(target, info.version), info.version, query.made_with(info.version)
+            )
 
-        self._begin(f"{kind} savepoint {target}", act)
+        self._begin("savepoint", f"{target}, {form}", act)
 
     def restore(self, draw: random.Random) -> None:
         """Restore a savepoint, or finish a restore that was interrupted."""
@@ -111,7 +120,7 @@ class Tools:
             self._restore(self.unfinished.pop(draw.randrange(len(self.unfinished))), draw)
         elif self.savepoints:
             source, target = draw.choice(list(self.savepoints)), f"{self._world.base}/restored-{len(self.processes)}"
-            self._restore(Restore(source, target, draw.randint(1, 4)), draw)
+            self._restore(Restore(source, target, draw.randint(1, MOST_PARTITIONS)), draw)
 
     def _restore(self, wanted: Restore, draw: random.Random) -> None:
         self.unfinished.append(wanted)
@@ -127,9 +136,9 @@ class Tools:
                     raise
             self._forget(wanted)
             if known is not None:
-                self.checkpoints.append(Folder(wanted.target, known.chain))
+                self.checkpoints.append(replace(known, url=wanted.target, partitions=wanted.partitions))
 
-        self._begin(str(wanted), act)
+        self._begin("restore", str(wanted), act)
 
     def _forget(self, wanted: Restore) -> None:
         if wanted in self.unfinished:
@@ -138,17 +147,19 @@ class Tools:
     def branch(self, draw: random.Random) -> None:
         """Make a checkpoint of the running query's newest batch."""
         target = f"{self._world.base}/branch-{len(self.processes)}"
-        partitions, runner = draw.randint(1, 4), _draw_runner(draw)
+        partitions, runner, query = draw.randint(1, MOST_PARTITIONS), _draw_runner(draw), self._world.query
 
         def act() -> None:
-            checkpoint = Checkpoint(self._world.checkpoint, self._options)
+            checkpoint = Checkpoint(query.checkpoint, self._options)
             with hold_logs(checkpoint) as (version, logs):
                 source = RestoreSource.of_checkpoint(checkpoint, version, logs)
                 request = RestoreRequest(partitions, query_id="new")
                 QueryRestore(RestorePlan.of(source, target, request, self._options)).run(runner, _show)
-            self.checkpoints.append(Folder(target, self._chain(target, version)))
+            self.checkpoints.append(
+                Folder(target, self._chain(target, version), version, query.made_with(version), partitions)
+            )
 
-        self._begin(f"branch {target} with {partitions} partitions", act)
+        self._begin("branch", f"{target} with {partitions} partitions", act)
 
     def look(self, draw: random.Random) -> None:
         """Read all rows of a version of the running query."""
@@ -158,21 +169,22 @@ class Tools:
         if not retained:
             return
         version = draw.choice(retained) + 1
-        chain, backward = self._chain(world.checkpoint, version), world.went_back
+        query, stored = world.query, world.stored
+        chain, backward = self._chain(query.checkpoint, version), world.went_back
 
         def act() -> None:
-            checkpoint = Checkpoint(world.checkpoint, self._options)
+            checkpoint = Checkpoint(query.checkpoint, self._options)
             try:
                 checkpoint.require_committed(version)
                 rows = self._read(checkpoint, version)
             except (NotFoundError, ConflictError):
-                if version - 1 in world.stored.retained():
+                if stored is world.stored and version - 1 in stored.retained():
                     raise
                 return  # it was retired meanwhile
-            if world.went_back == backward and rows != world.history.all_rows(chain):
+            if world.went_back == backward and rows != world.history.all_rows(chain, query.made_with(version)):
                 raise Violation(f"a reader finds the rows {rows} at version {version}, not those of {chain}")
 
-        self._begin(f"look at version {version}", act)
+        self._begin("look", f"at version {version}", act, only_reads=draw.random() < 0.5)
 
     def delete(self, draw: random.Random) -> None:
         """Delete a savepoint, perhaps while it is restored."""
@@ -180,17 +192,17 @@ class Tools:
             return
         target = draw.choice(list(self.savepoints))
         del self.savepoints[target]
-        self._begin(f"deletion of {target}", lambda: delete(target, self._options))
+        self._begin("deletion", f"of {target}", lambda: delete(target, self._options))
 
     def collect(self, *, waits: bool) -> None:
         """Delete the garbage of the query's checkpoint, as ``pyspark-ckpt checkpoint gc`` does.
 
         ``waits``: it goes on with table files after the grace period.
         """
-        grace_s, keep = self._world.grace_s, self._world.plan.keep
+        grace_s, keep, url = self._world.grace_s, self._world.plan.keep, self._world.query.checkpoint
 
         def act() -> None:
-            checkpoint = Checkpoint(self._world.checkpoint, self._options)
+            checkpoint = Checkpoint(url, self._options)
             require_newest(checkpoint)
             collector = Collector(checkpoint, keep, grace_s)
             try:
@@ -205,12 +217,15 @@ class Tools:
             finally:
                 collector.close()
 
-        self._begin("clean-up", act)
+        self._begin("clean-up", "", act)
 
-    def _begin(self, what: str, act: Callable[[], object]) -> None:
+    def _begin(self, tool: str, of: str, act: Callable[[], object], *, only_reads: bool = False) -> None:
         world, process = self._world, Process(f"tool-{len(self.processes)}")
         process.ahead_s = random.Random(f"clock {world.plan.seed} {process}").choice((0.0, 0.0, -300.0, 300.0))
+        process.only_reads = only_reads
         self.processes.append(process)
+        tool += " that only reads" * only_reads
+        what = f"{tool} {of}".rstrip()
         world.tell(f"{process}: {what} begins")
         before = _Before(world.is_calm, world.went_back, has_batch=world.stored.newest > 0)
 
@@ -218,8 +233,10 @@ class Tools:
             try:
                 act()
                 self.done += 1
+                world.counts[f"tool: {tool} is done"] += 1
                 world.tell(f"{process}: {what} is done")
             except CkptError as problem:
+                world.counts[f"tool: {tool} fails"] += 1
                 world.tell(f"{process}: {what} fails: {problem}")
                 self._judge(process, problem, before)
             process.is_dead = True
@@ -233,10 +250,13 @@ class Tools:
         was_away = went_back or process.has_slept
         allowed = {
             "StorageError": not before.is_calm,
-            "FormatError": not before.is_calm and world.corrupts_answers,
+            "FormatError": world.is_damaged or (not before.is_calm and world.corrupts_answers),
             "NotFoundError": was_away or "minBatchesToRetain" in problem.hint or "/savepoint-" in str(problem),
             "ConflictError": was_away or "/savepoint-" in str(problem) or "/restored-" in str(problem),
-            "InvalidInputError": not before.has_batch or "/savepoint-" in str(problem) or "/restored-" in str(problem),
+            "InvalidInputError": world.is_careless
+            or not before.has_batch
+            or "/savepoint-" in str(problem)
+            or "/restored-" in str(problem),
             "LifecycleError": went_back or not before.has_batch,
         }
         if not allowed.get(type(problem).__name__, False):
@@ -257,9 +277,8 @@ class Tools:
             if wanted.source in self.savepoints:
                 self._finish(partial(self._restore, wanted, draw))
         for url in list(self.savepoints):
-            self._finish(
-                partial(self._restore, Restore(url, url.replace("savepoint", "last"), draw.randint(1, 4)), draw)
-            )
+            wanted = Restore(url, url.replace("savepoint", "last"), draw.randint(1, MOST_PARTITIONS))
+            self._finish(partial(self._restore, wanted, draw))
         self._require_tidy()
         process = Process("last look")
         self._world.scheduler.spawn(self._require_right, "last look", process)
@@ -271,7 +290,7 @@ class Tools:
         world.has_ended = True  # nobody calls the stores of the last run any more
         world.scheduler.sleep(TIDY_S)
         self._finish(partial(self.collect, waits=True))
-        if unfinished := world.service.unfinished(world.checkpoint):
+        if unfinished := world.service.unfinished(world.query.checkpoint):
             raise Violation(f"unfinished objects are left: {unfinished}")
         if left := world.stored.find_left_over():
             raise Violation(f"objects are left that nothing needs: {left[:5]}, {len(left)} in all")
@@ -286,7 +305,7 @@ class Tools:
     def _require_right(self) -> None:
         for folder in self.checkpoints:
             rows = self.read(folder.url)
-            if rows != self._world.history.all_rows(folder.chain):
+            if rows != self._world.history.all_rows(folder.chain, folder.made_with):
                 raise Violation(f"{folder.url} has the rows {rows}, not those of {folder.chain}")
         self._world.scheduler.kill(self._world.scheduler.current.process)
 

@@ -22,8 +22,8 @@ from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.rows.list_layout import SPAN_ELEMENTS
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from tests.labs.length import TIMES
+from tests.labs.scratch import IN_MEMORY
 from tests.labs.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of
-from tests.stateful.schedules import IN_MEMORY
 
 MINUTE = HOUR // 60
 

@@ -9,10 +9,8 @@ import pytest
 
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from tests.faults.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
-from tests.faults.faulty_place import Network
+from tests.labs.fragile_executor import FragileExecutor
 from tests.labs.lab import TUNING, CallError, Rows
-from tests.labs.memory_place import MemoryService
-from tests.stateful.executor import Executor
 
 TROUBLES = pytest.mark.parametrize(
     "trouble", [FULL, READ_ONLY, nearly_full(100), nearly_full(1500)], ids=lambda trouble: trouble.name
@@ -20,35 +18,30 @@ TROUBLES = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
+def executor(tmp_path: Path) -> Iterator[FragileExecutor]:
     """An executor whose state is kept in memory, so that only its local disk is one."""
-    network = Network("disk")
-    made = Executor("A", tmp_path, MemoryService(network.clock), network)
+    made = FragileExecutor(tmp_path)
     yield made
     made.end()
 
 
-def handle(executor: Executor) -> int:
-    return executor.open("run-1", 2, 10)
-
-
-def commit(executor: Executor, rows: Rows, version: int = 0, base: str | None = None) -> str:
-    txn = executor.begin(handle(executor), version, base)
+def commit(executor: FragileExecutor, rows: Rows, version: int = 0, base: str | None = None) -> str:
+    txn = executor.begin(executor.handle, version, base)
     txn.changes.update(rows)
     return str(txn.commit()["id"])
 
 
-def folders(executor: Executor, name: str) -> set[Path]:
+def folders(executor: FragileExecutor, name: str) -> set[Path]:
     executor.server.settled()
     return set((executor.server.stores.local_dir / name).glob("*/*" if name == "stores" else "*"))
 
 
 @TROUBLES
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_begin_says_so_and_leaves_nothing(executor: Executor, trouble: Trouble, version: int) -> None:
+def test_a_begin_says_so_and_leaves_nothing(executor: FragileExecutor, trouble: Trouble, version: int) -> None:
     base = commit(executor, {"k": "v"}) if version else None
-    executor.replace(keeps_disk=False)
-    opened = handle(executor)
+    executor.lose()
+    opened = executor.handle
     executor.server.trouble = trouble
     with pytest.raises(CallError) as caught:
         executor.begin(opened, version, base)
@@ -61,9 +54,9 @@ def test_a_begin_says_so_and_leaves_nothing(executor: Executor, trouble: Trouble
 
 
 @TROUBLES
-def test_a_begin_leaves_nothing_when_its_ticket_cannot_be_written(executor: Executor, trouble: Trouble) -> None:
+def test_a_begin_leaves_nothing_when_its_ticket_cannot_be_written(executor: FragileExecutor, trouble: Trouble) -> None:
     base = commit(executor, {"k": "v"})
-    opened = handle(executor)
+    opened = executor.handle
     executor.begin(opened, 1, base).abort()
     executor.server.trouble = nearly_full(100) if trouble.errno == 0 else trouble
     with pytest.raises(CallError, match="staging folder"):
@@ -74,28 +67,30 @@ def test_a_begin_leaves_nothing_when_its_ticket_cannot_be_written(executor: Exec
 
 
 @TROUBLES
-def test_a_commit_is_answered_when_the_local_database_cannot_follow(executor: Executor, trouble: Trouble) -> None:
+def test_a_commit_is_answered_when_the_local_database_cannot_follow(
+    executor: FragileExecutor, trouble: Trouble
+) -> None:
     base = commit(executor, {"k": "old"})
-    txn = executor.begin(handle(executor), 1, base)
+    txn = executor.begin(executor.handle, 1, base)
     txn.changes["k"] = "new"
     state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
     staged = txn.stage()
     executor.server.trouble = trouble
     done = executor.server.call("commit", txn=txn.number, files=[staged], rows={str(state): 0})
     executor.server.trouble = None
-    assert executor.begin(handle(executor), 2, done["id"]).rows == {"k": "new"}
+    assert executor.begin(executor.handle, 2, done["id"]).rows == {"k": "new"}
     newer = commit(executor, {"k": "newer"}, 2, done["id"])
-    txn = executor.begin(handle(executor), 3, newer)
+    txn = executor.begin(executor.handle, 3, newer)
     assert txn.rows == {"k": "newer"}
     assert txn.answer["live"], "no transaction that has ended holds the live copy"
 
 
 def test_a_full_disk_is_told_in_the_log_and_in_a_metric_when_the_query_survives_it(
-    executor: Executor, caplog: pytest.LogCaptureFixture
+    executor: FragileExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     base, told = commit(executor, {"k": "old"}), []
     for version in range(1, 4):
-        txn = executor.begin(handle(executor), version, base)
+        txn = executor.begin(executor.handle, version, base)
         txn.changes["k"] = str(version)
         state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
         staged = txn.stage()
@@ -111,15 +106,15 @@ def test_a_full_disk_is_told_in_the_log_and_in_a_metric_when_the_query_survives_
     assert str(executor.server.stores.local_dir) in warnings[0]
 
 
-def test_a_commit_is_answered_when_its_ticket_cannot_be_removed(executor: Executor) -> None:
-    txn = executor.begin(handle(executor), 0, None)
+def test_a_commit_is_answered_when_its_ticket_cannot_be_removed(executor: FragileExecutor) -> None:
+    txn = executor.begin(executor.handle, 0, None)
     txn.changes["k"] = "v"
     state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
     staged = txn.stage()
     executor.server.trouble = READ_ONLY
     done = executor.server.call("commit", txn=txn.number, files=[staged], rows={str(state): 1})
     executor.server.trouble = None
-    assert executor.begin(handle(executor), 1, done["id"]).rows == {"k": "v"}
+    assert executor.begin(executor.handle, 1, done["id"]).rows == {"k": "v"}
 
 
 def test_a_database_closes_when_its_disk_is_full(tmp_path: Path) -> None:
