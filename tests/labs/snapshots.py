@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, inline_file
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, FORMAT_VERSION
-from pyspark_ckpt.state_store.format.names import snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.names import table_object_name
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
 from tests.labs.memory_place import MemoryPlace
 
@@ -25,7 +25,10 @@ def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents
 
     Returns "published", "given up" if table files went meanwhile, or "exists" if the commit has another one.
     """
-    known = writer._find_confirmed_objects(commit, Lineage.read(place))
+    lineage = Lineage.read(place)
+    if commit in lineage.snapshots:
+        return "exists"
+    known = writer._find_confirmed_objects(commit, lineage)
     files = [inline_file("CURRENT", b"MANIFEST-000001\n"), inline_file("MANIFEST-000001", b"files")]
     for number, content in enumerate(contents):
         sha256 = hashlib.sha256(content).hexdigest()
@@ -42,5 +45,4 @@ def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents
         return "given up"
     if writer._put(manifest):
         return "published"
-    others = place.list(prefix=snapshot_name(commit))
-    return "exists" if others and place.get(snapshot_name(commit)) != manifest.encode() else "given up"
+    return "exists" if writer._is_complete(manifest) else "given up"

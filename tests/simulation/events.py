@@ -102,9 +102,10 @@ def _stop_driver(world: World, _: random.Random) -> None:
 
 
 def _replace_driver(world: World, draw: random.Random) -> None:
-    """A driver sleeps and is thought dead, and another one takes its place."""
-    process = world.drivers[-1].process
-    process.sleep_until(world.scheduler.now_s + draw.choice((1, 30, 400, 4000)) * draw.random())
+    """A driver sleeps, perhaps between two requests, and is thought dead, and another one takes its place."""
+    process, seconds = world.drivers[-1].process, draw.choice((1, 30, 400, 4000)) * draw.random()
+    _soon(process, draw, partial(_let_sleep, world, process, seconds))
+    world.scheduler.sleep(draw.choice((0, 1, 10)) * draw.random())
     world.start_driver()
 
 

@@ -110,10 +110,12 @@ class Executor:
 
     @staticmethod
     def list_left_over(server: Server) -> list[str]:
-        """Return what is left of transactions, now that all have ended."""
+        """Return what is left of transactions, now that all have ended. A scrub may keep a file beside theirs."""
         server.settled()
-        folders = [server.stores.local_dir / name for name in ("staging", "tickets")]
-        return sorted(str(path) for folder in folders if folder.exists() for path in folder.iterdir())
+        staged, tickets = (server.stores.local_dir / name for name in ("staging", "tickets"))
+        return sorted(
+            str(path) for path in [*staged.iterdir(), *tickets.iterdir()] if not path.name.startswith("scrub-")
+        )
 
     def open(self, server: Server, state_dir: str, checkpoint: str, partition: int, run: Run) -> int:
         """Return the handle of a run. The first call opens it."""

@@ -12,8 +12,9 @@ from botocore.exceptions import ClientError
 from pyspark_ckpt.state_store.attempts import runs
 from pyspark_ckpt.state_store.blobs.base import place_clock
 from pyspark_ckpt.state_store.blobs.s3 import errors, requests
+from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format import notices
-from pyspark_ckpt.state_store.retention import confirmation, retention
+from pyspark_ckpt.state_store.retention import confirmation, pins, retention
 from pyspark_ckpt.state_store.snapshots import writer
 from tests.simulation import driver, standard_library
 from tests.simulation.plan import Plan
@@ -58,6 +59,28 @@ def _without_locks_of_stores() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _withdraw_always() -> Iterator[None]:
+    delete = retention.Retention._delete
+
+    def withdraw(self: Any, *given: Any) -> set[str]:  # noqa: ANN401
+        try:
+            return delete(self, *given)
+        except CkptError:
+            if self._own_notice is not None:
+                self._notices.withdraw(self._own_notice[0])
+            raise
+
+    with replaced(retention.Retention, "_delete", withdraw):
+        yield
+
+
+@contextmanager
+def _trust_the_careless() -> Iterator[None]:
+    with replaced(retention, "is_exclusive", lambda _: True), replaced(writer, "is_exclusive", lambda _: True):
+        yield
+
+
 MUTANTS: Mapping[str, Callable[[], Any]] = {
     "deletions without a notice": lambda: replaced(notices.Notices, "read", lambda _self: {}),
     "table files go at the first look": lambda: replaced(retention.Retention, "_is_due", lambda *_: True),
@@ -74,6 +97,10 @@ MUTANTS: Mapping[str, Callable[[], Any]] = {
     "ages by the clock of the host": lambda: replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
     "rot is published by a snapshot": lambda: replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
     "stores without their lock": _without_locks_of_stores,
+    "a service that ignores conditions is trusted": _trust_the_careless,
+    "files that may go are inherited": lambda: replaced(writer.SnapshotWriter, "_list_doomed", lambda _: set()),
+    "the notice of a failed clean-up is withdrawn": _withdraw_always,
+    "pins are not seen": lambda: replaced(pins.Pins, "oldest", lambda *_, **__: None),
 }
 
 

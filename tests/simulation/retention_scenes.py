@@ -38,9 +38,15 @@ T = TypeVar("T")
 class SlowPlace(MemoryPlace):
     """A place whose requests take a moment or days, or whose deletes arrive when nobody waits for them any more."""
 
-    def __init__(self, service: MemoryService, stage: Stage, check: Callable[[], None], lost: float = 0.0) -> None:
-        """Call ``check`` after each delete. ``lost``: how probable it is that a delete is not answered."""
+    def __init__(
+        self, service: MemoryService, stage: Stage, check: Callable[[], None], lost: float, *, is_careless: bool
+    ) -> None:
+        """Call ``check`` after each delete. ``lost``: how probable it is that a delete is not answered.
+
+        ``is_careless``: ignore the condition of a write.
+        """
         super().__init__(service, "memory:/store")
+        self._is_careless = is_careless
         self._stage = stage
         self._check = check
         self._lost = lost
@@ -66,8 +72,15 @@ class SlowPlace(MemoryPlace):
         self._pass_time()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write ``data`` unless ``name`` exists."""
+        """Write ``data`` unless ``name`` exists, or whether it does or not."""
+        if self._is_careless:
+            self.put(name, data)
+            return True
         return self._slow(partial(super().put_if_absent, name, data))
+
+    def is_exclusive(self) -> bool:
+        """Return whether a second conditional write of one name is refused."""
+        return not self._is_careless
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``."""
@@ -108,6 +121,8 @@ class Store:
     def __init__(self, stage: Stage) -> None:
         """Begin with nothing."""
         self.stage = stage
+        self.is_careless = stage.draw.random() < 0.25
+        """Whether one of two snapshots of a commit may replace the other one."""
         self.grace_s = stage.draw.choice((0.0, 0.0, 100.0, 600.0))
         self.service = MemoryService(lambda: START_S + stage.scheduler.now_s)
         self.quick = self.service.place("memory:/store")
@@ -122,7 +137,7 @@ class Store:
 
     def place(self, lost: float = 0.0) -> SlowPlace:
         """Return a slow way to the store."""
-        return SlowPlace(self.service, self.stage, self.check, lost)
+        return SlowPlace(self.service, self.stage, self.check, lost, is_careless=self.is_careless)
 
     def commit(self) -> None:
         """Make the next version."""
@@ -153,9 +168,10 @@ class Store:
         stage, draw, place = self.stage, self.stage.draw, self.place()
         writer = SnapshotWriter(place, 0, TUNING, FailPoints(""), LOG, full=False, make_id=self.make_id)
         for _ in range(draw.randint(3, 12)):
-            for _ in range(draw.randint(1, 3)):
+            for _ in range(draw.randint(0 if len(self.commits) > 1 else 1, 3)):  # 0: the other owner has made it
                 self.commit()
-            self.make_snapshot(writer, place, self.commits[-1], draw.sample(CONTENTS, draw.randint(1, 3)))
+            contents = draw.sample(CONTENTS, draw.randint(1, 3))
+            self.make_snapshot(writer, place, self.commits[-1], contents)
             stage.scheduler.sleep(draw.choice((1, 100, 1000)) * draw.random())
 
     def make_snapshot(
@@ -165,9 +181,11 @@ class Store:
         began_s = self.stage.scheduler.now_s
         outcome = publish(writer, place, commit, contents)
         took_s = self.stage.scheduler.now_s - began_s
-        if outcome == "published":
+        if outcome == "published" and not self.is_careless:
             self.published.add(commit)
-        assert outcome != "given up" or took_s > self.grace_s - 1, f"a snapshot of {took_s:.0f} s is given up"
+        assert self.is_careless or outcome != "given up" or took_s > self.grace_s - 1, (
+            f"a snapshot of {took_s:.0f} s is given up"
+        )
         self.check()
 
     def collect(self) -> None:

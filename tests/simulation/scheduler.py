@@ -112,12 +112,9 @@ class Scheduler:
         self._tasks: dict[greenlet.greenlet, Task] = {}
         self._hub = greenlet.getcurrent()
         self._outside = Task(Process("outside"), "outside", self._hub)
-        self._failure: BaseException | None = None
-
-    @property
-    def current(self) -> Task:
+        self.current = self._outside
         """The task that runs now. Before and after the simulation, that is one which nobody else waits for."""
-        return self._tasks.get(greenlet.getcurrent(), self._outside)
+        self._failure: BaseException | None = None
 
     def spawn(self, function: Callable[[], object], name: str, process: Process | None = None) -> Task:
         """Begin a task, by default in the process of the current one."""
@@ -200,29 +197,31 @@ class Scheduler:
             raise self._failure
 
     def _step(self) -> None:
-        ready, next_s = [], math.inf
+        ready, untils_s, now_s = [], [], self.now_s
         for task in list(self._tasks.values()):
             if task.process.is_dead:
                 self._switch(task)
                 return
-            if task.process.asleep_until_s > self.now_s:
-                next_s = min(next_s, task.process.asleep_until_s)
-            elif task.is_ready is None or task.until_s <= self.now_s or task.is_ready():
+            if task.process.asleep_until_s > now_s:
+                untils_s.append(task.process.asleep_until_s)
+            elif task.is_ready is None or task.until_s <= now_s or task.is_ready():
                 ready.append(task)
             else:
-                next_s = min(next_s, task.until_s)
+                untils_s.append(task.until_s)
         if ready:
             self.switches += 1
             if self.switches > MAX_SWITCHES:
                 raise StuckError(f"The tasks have not ended after {MAX_SWITCHES} switches: {self.describe()}")
             self._switch(ready[0] if len(ready) == 1 else self.draw.choice(ready))
-        elif next_s < math.inf:
+        elif (next_s := min(untils_s, default=math.inf)) < math.inf:
             self.now_s = next_s
         else:
             raise StuckError(f"Every task waits for another one: {self.describe()}")
 
     def _switch(self, task: Task) -> None:
+        self.current = task
         task.greenlet.switch()
+        self.current = self._outside
         if task.has_ended:
             del self._tasks[task.greenlet]
 

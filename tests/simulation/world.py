@@ -56,7 +56,7 @@ class World:
             "localCheckpoints": "1",
             "snapshotEveryVersions": str(self.draw.choice((1, 2, 4))),
             "placeTimeout": "60s",
-            "scrubInterval": self.draw.choice(("0", "10s", "1000s")),
+            "scrubInterval": self.draw.choice(("0", "0", "100s")),
         }
         self.local = folder / "local"
         """Where the executors have their disks."""
@@ -208,7 +208,8 @@ class World:
     def _maintain(self, executor: Executor) -> None:
         """Call each store of an executor now and then, as Spark's maintenance does."""
         while not self.has_ended:
-            is_quiet = self.quiet_until_s > self.scheduler.now_s
+            has_driver = any(not driver.process.is_dead for driver in self.drivers)
+            is_quiet = not has_driver or self.quiet_until_s > self.scheduler.now_s
             self.scheduler.sleep(self.draw.uniform(5, 60) * (10 if is_quiet else 1))
             for (run_id, _), handle in list(executor.handles.items()):
                 try:

@@ -25,7 +25,7 @@ def check_name(name: str) -> str:
 
 def is_unstorable(name: str) -> bool:
     """Return whether no file system or service can store ``name``: it has a NUL, or is not valid Unicode."""
-    return "\0" in name or any("\ud800" <= character <= "\udfff" for character in name)
+    return "\0" in name or (not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name))
 
 
 class Sink(Protocol):
