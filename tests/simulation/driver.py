@@ -64,9 +64,14 @@ class Log:
         try:
             self._require_newest()
         except ConflictError:
-            if any(each > number for each in self.numbers()):  # its successor has committed and deleted it long ago
+            if self._is_old(number):
                 self.delete(number)
             raise
+
+    def _is_old(self, number: int) -> bool:
+        """Return whether the successor has deleted an entry long ago, before it was created again just now."""
+        numbers = self.numbers()
+        return any(each > number for each in numbers) and number + 1 not in numbers
 
     def delete(self, number: int) -> None:
         """Delete an entry."""

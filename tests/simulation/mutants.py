@@ -1,4 +1,17 @@
-"""Faults that were mended once, to be put back one at a time: the simulation must find each of them."""
+"""Faults that were mended once, to be put back one at a time: the simulation must find each of them.
+
+The first seed, counted from 0, that finds each:
+
+- In worlds: a write whose answer was lost is another's: 49; a snapshot replaces what is below it unread: 0; rot is
+  published by a snapshot: 82; an entry goes from which the successor went on: 412.
+- In the scene ``snapshots beside clean ups``: deletions without a notice: 4; table files go at the first look: 1; no
+  second look for table files: 0; a snapshot replaces what is below it with files missing: 0; files that may go are
+  inherited: 4.
+- In the scene ``attempts of one store``: stores without their lock: 1.
+
+Not found so far: a run that is over commits, in 118 worlds; ages by the
+clock of the host, in 328; the notice of a failed clean-up is withdrawn, in 400 scenes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +27,7 @@ from pyspark_ckpt.state_store.blobs.base import place_clock
 from pyspark_ckpt.state_store.blobs.s3 import errors, requests
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format import notices
-from pyspark_ckpt.state_store.retention import confirmation, pins, retention
+from pyspark_ckpt.state_store.retention import confirmation, retention
 from pyspark_ckpt.state_store.snapshots import writer
 from tests.simulation import driver, standard_library
 from tests.simulation.plan import Plan
@@ -43,11 +56,8 @@ def _write_blindly(self: Any, name: str, _writer: str, write: Callable[[], objec
     return True
 
 
-def _add_without_check_after(self: driver.Log, number: int, content: bytes) -> None:
-    self._require_newest()
-    if not self._place.put_if_absent(f"{self._name}/{number}", content):
-        self._require_newest()
-        raise driver.StoppedError(f"{self._name}/{number} exists already")
+def _has_later_entries(self: driver.Log, number: int) -> bool:
+    return any(each > number for each in self.numbers())
 
 
 @contextmanager
@@ -75,12 +85,6 @@ def _withdraw_always() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _trust_the_careless() -> Iterator[None]:
-    with replaced(retention, "is_exclusive", lambda _: True), replaced(writer, "is_exclusive", lambda _: True):
-        yield
-
-
 MUTANTS: Mapping[str, Callable[[], Any]] = {
     "deletions without a notice": lambda: replaced(notices.Notices, "read", lambda _self: {}),
     "table files go at the first look": lambda: replaced(retention.Retention, "_is_due", lambda *_: True),
@@ -92,15 +96,13 @@ MUTANTS: Mapping[str, Callable[[], Any]] = {
     ),
     "no second look for table files": lambda: replaced(writer.SnapshotWriter, "_lacks", lambda *_: ([], [])),
     "a run that is over commits": lambda: replaced(runs.Epochs, "require_newest", _skip),
-    "entries of logs without the check after the write": lambda: replaced(driver.Log, "add", _add_without_check_after),
+    "an entry goes from which the successor went on": lambda: replaced(driver.Log, "_is_old", _has_later_entries),
     "a write whose answer was lost is another's": lambda: replaced(requests.S3Requests, "write_once", _write_blindly),
     "ages by the clock of the host": lambda: replaced(place_clock.PlaceTimes, "make_clock", lambda *_: _tell_own_time),
     "rot is published by a snapshot": lambda: replaced(writer, "check_chunks", lambda path: [path.read_bytes()]),
     "stores without their lock": _without_locks_of_stores,
-    "a service that ignores conditions is trusted": _trust_the_careless,
     "files that may go are inherited": lambda: replaced(writer.SnapshotWriter, "_list_doomed", lambda _: set()),
     "the notice of a failed clean-up is withdrawn": _withdraw_always,
-    "pins are not seen": lambda: replaced(pins.Pins, "oldest", lambda *_, **__: None),
 }
 
 

@@ -71,14 +71,16 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       }
     }
 
-    /** Whether the log has later entries. Then the successor committed this entry long ago and deleted it, and this
-      * driver, which was stopped for that long, found the name free and has just created it again.
+    /** Whether the log has later entries, but no longer the next one. Then the successor committed this entry long ago
+      * and deleted it, and this driver, which was stopped for that long, found the name free and has just created it
+      * again. If the next one is there, the successor may have gone on from this entry, which was there before it.
       */
     private def isOld: Boolean = numberOf(path).exists { number =>
-      log.list(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
+      val numbers = log.list(path.getParent).flatMap(each => numberOf(each.getPath)).toSet
+      numbers.exists(_ > number) && !numbers(number + 1)
     }
 
-    private def numberOf(entry: Path): Option[Long] = Try(entry.getName.toLong).toOption
+    private def numberOf(entry: Path): Option[Long] = Try(entry.getName.stripSuffix(".compact").toLong).toOption
 
     override def cancel(): Unit = {
       closed = true

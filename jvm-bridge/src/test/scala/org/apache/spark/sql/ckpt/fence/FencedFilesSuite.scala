@@ -205,6 +205,25 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
+  test("an entry from which the successor has gone on stays, and one that it deleted long ago is removed again") {
+    val (run, successor) = ("00000001-0000-0000-0000-000000000000", "00000002-0000-0000-0000-000000000000")
+    for ((later, stays) <- Seq(
+        Seq() -> true,
+        Seq("8") -> true,
+        Seq("8", "9") -> true,
+        Seq("8.compact", "9") -> true,
+        Seq("9") -> false)) {
+      val fence = new Fence(runs.take(run, "app on host"), run, runs)
+      fence.check()
+      val entry = manager.createFenced(path("log/7"), fence)
+      runs.take(successor, "app on host")
+      for (name <- later) Files.createFile(folder.resolve(s"log/$name"))
+      intercept[CkptException](entry.close())
+      assert(names("log").contains("7") == stays, s"after $later")
+      for (name <- names("log")) Files.delete(folder.resolve(s"log/$name"))
+    }
+  }
+
   private def move(more: String = ""): Unit = {
     val target = folder.resolve("new")
     put("0000000001", s"""{"run_id":"a run","moves_to":"file:$target"$more}""")
