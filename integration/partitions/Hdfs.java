@@ -14,17 +14,22 @@ class Hdfs {
         Configuration conf = new Configuration();
         conf.set("fs.defaultFS", "hdfs://" + names + ":8020");
         conf.set("dfs.replication", "1");
+        conf.set("dfs.blocksize", "1048576"); // so that a file soon has several
         conf.set("dfs.permissions.enabled", "false");
         if (arguments[0].equals("name")) {
             conf.set("dfs.namenode.name.dir", folder);
             conf.set("dfs.namenode.http-address", address + ":9870");
             conf.set("dfs.namenode.safemode.extension", "0");
+            conf.set("dfs.namenode.safemode.threshold-pct", "0"); // what is lost is no reason to wait
             conf.set("dfs.namenode.datanode.registration.ip-hostname-check", "false");
             DefaultMetricsSystem.setMiniClusterMode(true); // format() registers metrics, too
-            NameNode.format(conf);
+            if (!new File(folder, "current").exists()) {
+                NameNode.format(conf);
+            }
             NameNode.createNameNode(new String[] {}, conf).join();
         } else {
             conf.set("dfs.datanode.data.dir", folder);
+            conf.set("dfs.datanode.round-robin-volume-choosing-policy.additional-available-space", "0"); // small disks
             conf.set("dfs.datanode.address", address + ":9866");
             conf.set("dfs.datanode.ipc.address", address + ":9867");
             conf.set("dfs.datanode.http.address", address + ":9864");

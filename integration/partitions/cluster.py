@@ -16,29 +16,28 @@ from functools import partial
 from pathlib import Path
 
 import pyspark
-from hdfs_native import Client
 
 import pyspark_ckpt
 from integration.crash.processes import eventually
+from integration.jvm import JAVA_OPTIONS
+from integration.partitions import hdfs
 from integration.partitions.network import Machine, Network, joined
-from tests.services.hdfs_service import MINI_CLUSTER
-from tests.services.java_program import JAVA, SHORT_LIFE
 from tests.services.s3_server import CREDENTIALS, GATEWAY, S3Service
 
 ROOT = Path(__file__).parents[2]
-HDFS = Path(__file__).with_name("Hdfs.java")
 MACHINES = ("driver", "standby", "one", "two", "store", "names")
 """``store`` has the master of Spark, and the S3 service or the data node; ``names`` has the name node."""
 WORKERS = ("one", "two")
 DRIVERS = ("driver", "standby")
 MASTER_PORT = 7077
 STORE_PORT = 7480
-NAMES_PORT = 8020
 BUCKET = "partitions"
 QUICK_S = 10
 """After so long without a word, a machine is given up: by default, Spark waits for two minutes."""
 CONFS = {
     "spark.cores.max": "2",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.memory": "512m",
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": f"{QUICK_S}s",
@@ -71,7 +70,7 @@ class Cluster:
     confs: Mapping[str, str]
 
     def start_driver(self, machine: str, query: Path, number: int) -> subprocess.Popen[bytes]:
-        """Start the query that has the folder ``query`` on a machine; it ends with 0 when all is read."""
+        """Start the query that has the folder ``query`` on a machine; it ends with 0 when it has read all."""
         here = self.network.machines[machine]
         jars = [pyspark_ckpt.session.jar_path(), *self.jars]
         confs = {
@@ -87,6 +86,7 @@ class Cluster:
             "confs": confs,
             "options": {"place_timeout": "20s"},
             "lines": str(query / "lines"),
+            "complete": str(query / "complete"),
             "checkpoint": f"{self.url}/{query.name}",
             "sink": str(query / "sink"),
         }
@@ -107,7 +107,7 @@ def running(folder: Path, place: str) -> Iterator[Cluster]:
     environment = {
         **os.environ, **CREDENTIALS, "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable, "AWS_EC2_METADATA_DISABLED": "true",
-        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Dspark.worker.timeout={QUICK_S}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Dspark.worker.timeout={QUICK_S}",
     }  # fmt: skip
     with joined(MACHINES) as network, ExitStack() as stack:
         store = network.machines["store"]
@@ -149,24 +149,13 @@ def _start_s3(stack: ExitStack, store: Machine, folder: Path, environment: Mappi
 
 def _start_hdfs(stack: ExitStack, network: Network, folder: Path, environment: Mapping[str, str]) -> str:
     """Start a name node and a data node; return the URL of the file system."""
-    names, store = network.machines["names"], network.machines["store"]
-    path = os.pathsep.join(map(str, sorted(MINI_CLUSTER.glob("*.jar"))))
-    for role, machine in (("name", names), ("data", store)):
-        command = [*JAVA, *SHORT_LIFE, "-cp", path, str(HDFS), role, str(folder / role), machine.address, names.address]
-        _start(stack, machine, command, folder / f"{role}.log", environment)
-    url = f"hdfs://{names.address}:{NAMES_PORT}"
-    eventually("HDFS", partial(_takes_files, url))
+    machines = {"name": network.machines["names"], "data": network.machines["store"]}
+    commands = hdfs.node_commands(folder, {role: machine.address for role, machine in machines.items()})
+    for role, command in commands.items():
+        _start(stack, machines[role], command, folder / f"{role}.log", environment)
+    url = hdfs.url_of(machines["name"].address)
+    eventually("HDFS", partial(hdfs.takes_files, url))
     return url
-
-
-def _takes_files(url: str) -> bool:
-    try:
-        with Client(url).create("/ready") as file:
-            file.write(b"ready")
-    except Exception:  # noqa: BLE001 - its nodes do not listen yet
-        time.sleep(0.5)
-        return False
-    return True
 
 
 def _start(stack: ExitStack, machine: Machine, command: list[str], log: Path, environment: Mapping[str, str]) -> None:

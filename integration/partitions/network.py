@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-SUBNET = "10.213.7"
+SUBNETS = {number: f"10.213.{number}" for number in range(7, 40)}
 
 
 class NoNetworkError(Exception):
@@ -66,23 +65,36 @@ class Network:
 @contextmanager
 def joined(names: Sequence[str]) -> Iterator[Network]:
     """Make machines and join them; this process is at address 1 of their network. Raises NoNetworkError."""
-    mark = uuid.uuid4().hex[:6]
-    bridge, machines = f"ck{mark}", []
+    machines = []
     with ExitStack() as stack:
         try:
-            _ip("link", "add", "name", bridge, "type", "bridge")
+            bridge, subnet = _add_bridge()
             stack.callback(_try, "ip", "link", "del", bridge)
-            _ip("address", "add", f"{SUBNET}.1/24", "dev", bridge)
+            _ip("address", "add", f"{subnet}.1/24", "dev", bridge)
             _ip("link", "set", bridge, "up")
             for number, name in enumerate(names):
-                machine = Machine(name, f"ck{mark}-{name}", f"{SUBNET}.{number + 10}", f"ck{mark}{number}")
+                machine = Machine(name, f"{bridge}-{name}", f"{subnet}.{number + 10}", f"{bridge}-{number}")
                 _ip("netns", "add", machine.namespace)
                 stack.callback(_try, "ip", "netns", "del", machine.namespace)
-                _add_link(machine, bridge, f"ck{mark}{number}p")
+                stack.callback(_try, "ip", "link", "del", machine.link)  # open connections keep a namespace for a while
+                _add_link(machine, bridge, f"{machine.link}p")
                 machines.append(machine)
         except (OSError, subprocess.CalledProcessError) as problem:
             raise NoNetworkError(str(getattr(problem, "stderr", problem))) from problem
         yield Network(machines)
+
+
+def _add_bridge() -> tuple[str, str]:
+    """Add the bridge of a subnet that no other network has: return its name and the subnet."""
+    for number, subnet in SUBNETS.items():
+        try:
+            _ip("link", "add", "name", f"ck{number}", "type", "bridge")
+        except subprocess.CalledProcessError as problem:
+            if "File exists" not in problem.stderr:
+                raise
+        else:
+            return f"ck{number}", subnet
+    raise OSError("all subnets have a network, or what an earlier process has left of one")
 
 
 def _add_link(machine: Machine, bridge: str, inner: str) -> None:

@@ -1,7 +1,7 @@
 """The driver of a query on the cluster: ``python -m integration.partitions.query <settings as JSON>``.
 
-It counts the words of files, and ends when it has read all. A batch writes its rows into a file of the sink, with a
-name of its own for each attempt.
+It counts the words of files. When there is a file ``complete``, no more come: it ends when it has read all. A batch
+writes its rows into a file of the sink, with a name of its own for each attempt.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import pyspark_ckpt as ckpt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+LOOK_S = 0.3
 
 
 def main() -> None:
@@ -37,8 +39,11 @@ def main() -> None:
 
     words = spark.readStream.option("maxFilesPerTrigger", 1).text(settings["lines"])
     writer = words.groupBy("value").count().writeStream.outputMode("update").foreachBatch(write)
-    query = writer.option("checkpointLocation", settings["checkpoint"]).trigger(availableNow=True).start()
-    query.awaitTermination()
+    query = writer.option("checkpointLocation", settings["checkpoint"]).start()
+    while not Path(settings["complete"]).exists():
+        query.awaitTermination(LOOK_S)
+    query.processAllAvailable()
+    query.stop()
     spark.stop()
 
 
