@@ -43,10 +43,10 @@ class Disk:
                 process.send_signal(signal.SIGCONT)
 
 
-def make_image(image: Path) -> None:
+def make_image(image: Path, size_bytes: int = IMAGE_BYTES) -> None:
     """Make an empty file system. Raises NoDiskError."""
     with image.open("wb") as file:
-        file.truncate(IMAGE_BYTES)
+        file.truncate(size_bytes)
     _run("mkfs.ext4", "-q", "-F", str(image))
 
 

@@ -19,7 +19,7 @@ import pyspark_ckpt as ckpt
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LOOK_S = 0.3
+LOOK_S = 1
 
 
 def main() -> None:

@@ -3,11 +3,13 @@ package org.apache.spark.sql.ckpt.fence
 import java.io.FileOutputStream
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Path => LocalPath, Paths, StandardOpenOption}
+import java.util.EnumSet
 import java.util.concurrent.{Callable, ExecutorService, Executors}
 
-import org.apache.hadoop.fs.{Path, StreamCapabilities}
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{CreateFlag, FSDataOutputStream, FileContext, Options, Path, StreamCapabilities}
 
-import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
+import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, FileContextBasedCheckpointFileManager}
 import org.apache.spark.sql.ckpt.server.Uninterrupted
 
 /** Makes files and their names survive a loss of power.
@@ -50,6 +52,21 @@ private[ckpt] object Durable {
 
   def localPath(path: Path): LocalPath =
     Paths.get(Path.getPathWithoutSchemeAndAuthority(path).toString).toAbsolutePath
+}
+
+/** Writes temporary files in which HDFS syncs each block, and its name, before it tells that the block is complete. A
+  * data node that has only the content after a loss of power has an incomplete block, which nobody reads.
+  */
+private[ckpt] final class SyncedBlocks(path: Path, conf: Configuration)
+  extends FileContextBasedCheckpointFileManager(path, conf) {
+  private val context =
+    if (path.isAbsoluteAndSchemeAuthorityNull) FileContext.getFileContext(conf)
+    else FileContext.getFileContext(path.toUri, conf)
+
+  override def createTempFile(path: Path): FSDataOutputStream = context.create(
+    path,
+    EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE, CreateFlag.SYNC_BLOCK),
+    Options.CreateOpts.checksumParam(Options.ChecksumOpt.createDisabled()))
 }
 
 /** A new file whose content is on the disks of its servers before it gets its name, as in HDFS. Other systems have it

@@ -3,17 +3,29 @@ package org.apache.spark.sql.ckpt.fence
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path}
 
-import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
+import org.apache.spark.sql.ckpt.minor.{
+  CancellableFSDataOutputStream,
+  CheckpointFileManager,
+  FileContextBasedCheckpointFileManager
+}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Files of a checkpoint, whatever query they are of: see `FencedCheckpointFileManager`. */
 private[ckpt] final class LogFiles(path: Path, hadoopConf: Configuration) {
 
-  /** The manager that Spark would take if no class were set. */
-  val ofSpark: CheckpointFileManager = {
+  private val conf = {
     val without = new Configuration(hadoopConf)
     without.unset(SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key)
-    CheckpointFileManager.create(path, without)
+    without
+  }
+
+  /** The manager that Spark would take if no class were set. */
+  val ofSpark: CheckpointFileManager = CheckpointFileManager.create(path, conf)
+
+  /** As that of Spark, but blocks are durable, where the file system has blocks. */
+  private lazy val renaming: CheckpointFileManager = ofSpark match {
+    case _: FileContextBasedCheckpointFileManager => new SyncedBlocks(path, conf)
+    case other => other
   }
 
   /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. The
@@ -24,7 +36,7 @@ private[ckpt] final class LogFiles(path: Path, hadoopConf: Configuration) {
     else {
       val system = path.getFileSystem(hadoopConf)
       if (ConditionalObject.isPossible(system, path)) ConditionalObject.create(system, path)
-      else new SyncedFile(ofSpark.createAtomic(path, overwriteIfPossible = false))
+      else new SyncedFile(renaming.createAtomic(path, overwriteIfPossible = false))
     }
 
   def open(path: Path): FSDataInputStream = {

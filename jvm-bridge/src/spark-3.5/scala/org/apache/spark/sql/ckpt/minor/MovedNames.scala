@@ -7,6 +7,7 @@ private[minor] trait MovedNames {
   type CancellableFSDataOutputStream = streaming.CheckpointFileManager.CancellableFSDataOutputStream
   type CheckpointFileManager = streaming.CheckpointFileManager
   type EventTimeWatermarkExec = streaming.EventTimeWatermarkExec
+  type FileContextBasedCheckpointFileManager = streaming.FileContextBasedCheckpointFileManager
   type FileStreamSink = streaming.FileStreamSink
   type HDFSMetadataLog[T <: AnyRef] = streaming.HDFSMetadataLog[T]
   type MicroBatchExecution = streaming.MicroBatchExecution

@@ -8,6 +8,7 @@ private[minor] trait MovedNames {
   type CancellableFSDataOutputStream = checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
   type CheckpointFileManager = checkpointing.CheckpointFileManager
   type EventTimeWatermarkExec = stateful.EventTimeWatermarkExec
+  type FileContextBasedCheckpointFileManager = checkpointing.FileContextBasedCheckpointFileManager
   type FileStreamSink = sinks.FileStreamSink
   type HDFSMetadataLog[T <: AnyRef] = checkpointing.HDFSMetadataLog[T]
   type MicroBatchExecution = runtime.MicroBatchExecution

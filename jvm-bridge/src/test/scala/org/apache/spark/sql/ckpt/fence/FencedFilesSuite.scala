@@ -1,14 +1,28 @@
 package org.apache.spark.sql.ckpt.fence
 
 import java.io.OutputStream
+import java.net.URI
 import java.nio.file.{Files, Path => LocalPath}
+import java.util.EnumSet
 import java.util.concurrent.{Callable, Executors}
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, Path, StreamCapabilities, Syncable}
+import org.apache.hadoop.fs.{
+  CreateFlag,
+  DelegateToFileSystem,
+  FSDataOutputStream,
+  FileAlreadyExistsException,
+  Path,
+  RawLocalFileSystem,
+  StreamCapabilities,
+  Syncable
+}
+import org.apache.hadoop.fs.Options.ChecksumOpt
+import org.apache.hadoop.fs.permission.FsPermission
+import org.apache.hadoop.util.Progressable
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -104,6 +118,16 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
     assert(steps(canSync = true) == Seq("write", "hsync", "close"))
     assert(steps(canSync = false) == Seq("write", "close"))
+  }
+
+  test("a file system is told to sync each block of an entry before it says that the block is complete") {
+    val conf = new Configuration
+    conf.set("fs.blocks.impl", classOf[FilesInBlocks].getName)
+    conf.set("fs.AbstractFileSystem.blocks.impl", classOf[BlockFlags].getName)
+    val entry = new Path(s"blocks:${folder.resolve("log/1")}")
+    new FencedCheckpointFileManager(entry.getParent, conf).createAtomic(entry, overwriteIfPossible = false).close()
+    assert(names("log") == Set("1"))
+    assert(BlockFlags.last.contains(CreateFlag.SYNC_BLOCK))
   }
 
   test("an entry can be read where an earlier file of its name has left a checksum") {
@@ -303,4 +327,32 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(refusal.getMessage.contains("_ckpt/runs/9999999999.run has the highest number of a run"))
     assert(runs.list() == Seq(9999999999L))
   }
+}
+
+private[fence] class FilesInBlocks extends RawLocalFileSystem {
+  override def getUri: URI = URI.create("blocks:///")
+  override def getScheme: String = "blocks"
+}
+
+private[fence] class BlockFlags(uri: URI, conf: Configuration)
+  extends DelegateToFileSystem(uri, new FilesInBlocks, conf, "blocks", false) {
+
+  override def createInternal(
+      path: Path,
+      flags: EnumSet[CreateFlag],
+      permission: FsPermission,
+      bufferBytes: Int,
+      replication: Short,
+      blockBytes: Long,
+      progress: Progressable,
+      checksums: ChecksumOpt,
+      withParents: Boolean): FSDataOutputStream = {
+    BlockFlags.last = flags
+    super.createInternal(
+      path, flags, permission, bufferBytes, replication, blockBytes, progress, checksums, withParents)
+  }
+}
+
+private[fence] object BlockFlags {
+  @volatile var last: EnumSet[CreateFlag] = EnumSet.noneOf(classOf[CreateFlag])
 }
