@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 import pyspark_ckpt as ckpt
 from integration.line_files import write_files
 from integration.power.crash_states import Disk, Tree, digest, write
-from integration.power.query import Settings
+from integration.power.query import Settings, run
 from integration.power.recording import Operation, can_record, read, record
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from tests.labs.saved_query import SAVEPOINT_KINDS, stored, written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
@@ -37,6 +42,8 @@ KEYS = 5
 FORMATS = (1, 2)
 STATES = int(os.environ.get("CKPT_POWER_STATES", "120"))
 """How many states of each run are looked at; 0 means all."""
+STARTED = int(os.environ.get("CKPT_POWER_STARTED", "60"))
+"""The query goes on from one in so many states."""
 T = TypeVar("T")
 
 
@@ -79,15 +86,35 @@ def _require_whole(checkpoint: Path, batches: int, counts: Sequence[Counter[str]
         return
     _run("checkpoint", "verify", str(checkpoint))
     if committed:
-        with ckpt.reading.open_state(checkpoint) as state:
-            rows = state.to_arrow()
-        keys = rows.column("key").combine_chunks().field("value").to_pylist()
-        found = dict(zip(keys, rows.column("value").combine_chunks().field("count").to_pylist(), strict=True))
-        assert found == dict(counts[committed])
+        assert _read_state(checkpoint) == dict(counts[committed])
+
+
+def _read_state(checkpoint: Path) -> dict[str, int]:
+    with ckpt.reading.open_state(checkpoint) as state:
+        rows = state.to_arrow()
+    keys = rows.column("key").combine_chunks().field("value").to_pylist()
+    return dict(zip(keys, rows.column("value").combine_chunks().field("count").to_pylist(), strict=True))
+
+
+def _go_on(spark: SparkSession, settings: Settings, counts: Sequence[Counter[str]]) -> None:
+    """Run the query to its end. Fail unless its state is right, and its sink has each batch that was not committed."""
+    checkpoint, sink = Path(settings.checkpoint), Path(settings.sink)
+    committed = max(list_batches(place_at(settings.checkpoint), "commits"), default=-1) + 1
+    sink.mkdir()
+    run(spark.newSession(), settings)
+    assert _read_state(checkpoint) == dict(counts[FILES])
+    shown = dict(counts[committed])
+    for batch in sorted(int(each.name) for each in sink.iterdir()):
+        assert batch >= committed
+        shown |= json.loads((sink / str(batch)).read_text(encoding="utf-8"))
+    assert shown == dict(counts[FILES])
+    shutil.rmtree(sink)
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_what_was_acknowledged_is_there_after_a_loss_of_power(version: int, tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_after_a_loss_of_power(
+    version: int, spark: SparkSession, tmp_path: Path
+) -> None:
     settings = Settings(str(tmp_path / "lines"), str(tmp_path / "checkpoint"), str(tmp_path / "acks"), version)
     counts, acknowledged, checkpoint = _write_lines(tmp_path / "lines"), tmp_path / "acks", tmp_path / "checkpoint"
     acknowledged.mkdir()
@@ -97,8 +124,10 @@ def test_what_was_acknowledged_is_there_after_a_loss_of_power(version: int, tmp_
     operations = list(read(tmp_path / "trace", [checkpoint, acknowledged]))
     looked = 0
     for batches, tree in _some(_states(operations, disk, acknowledged)):
-        with _written(tree, tmp_path / "after") as after:
+        with _written(tree, tmp_path / f"after{looked}") as after:
             _require_whole(after, batches, counts)
+            if looked % STARTED == STARTED // 2:
+                _go_on(spark, replace(settings, checkpoint=str(after), sink=str(tmp_path / "sink")), counts)
         looked += 1
     assert looked, "there are states"
     unsynced = [each for each in operations if each.kind != "sync"]
