@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +20,8 @@ from integration.crash.processes import eventually
 from integration.partitions import hdfs
 from integration.partitions.cluster import end
 from integration.partitions.network import can_join, joined
+from integration.power.outcomes import FILES, go_on, require_whole, write_lines
+from integration.power.query import Settings
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.testing.crashes.processes import MARK
 from tests.services.hdfs_service import MINI_CLUSTER
@@ -38,7 +40,10 @@ pytestmark = [
 DISK_BYTES = 256 << 20
 CONTENT = bytes(range(256)) * (10 << 10)
 """Of a file of three blocks."""
-TRIES = 8
+REPORTED = b"Successfully sent block report"
+"""A data node has told the name node which blocks it has."""
+MOMENTS = (1, 4, FILES)
+"""How many batches are acknowledged when the power is lost."""
 
 Write = Callable[["SparkSession", str], None]
 
@@ -65,17 +70,27 @@ WRITES: dict[str, Write] = {
 }
 
 
-def test_what_hdfs_has_acknowledged_is_there_after_a_loss_of_power(spark: SparkSession, tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """The image of an empty file system."""
+    image = tmp_path / "disk.img"
     try:
-        make_image(tmp_path / "disk.img", DISK_BYTES)
-        with mounted(tmp_path / "disk.img", tmp_path / "disk") as disk, _running(disk, tmp_path / "logs", mark) as url:
-            os.sync()  # a new file system, and no more than that
-            for name, write in WRITES.items():
-                write(spark, f"{url}/{name}/file")
-                disk.copy_as_power_is_lost(mark, tmp_path / f"{name}.img")
+        make_image(image, DISK_BYTES)
+        with mounted(image, tmp_path / "tried"):
+            return image
     except NoDiskError as problem:
         pytest.skip(f"NOT RUN: needs loop devices and mkfs.ext4 ({problem}).")
+
+
+def test_what_hdfs_has_acknowledged_is_there_after_a_loss_of_power(
+    spark: SparkSession, disk: Path, tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex
+    with mounted(disk, tmp_path / "disk") as mount, _running(mount, tmp_path / "logs", mark) as url:
+        os.sync()  # a new file system, and no more than that
+        for name, write in WRITES.items():
+            write(spark, f"{url}/{name}/file")
+            mount.copy_as_power_is_lost(mark, tmp_path / f"{name}.img")
     found = {name: _read(tmp_path, name) for name in WRITES}
     assert found == {"object": CONTENT, "entry": CONTENT, "as Spark does": None}
 
@@ -83,11 +98,40 @@ def test_what_hdfs_has_acknowledged_is_there_after_a_loss_of_power(spark: SparkS
 def _read(folder: Path, name: str) -> bytes | None:
     """Return what a file has after the loss of power, None if it cannot be read."""
     with mounted(folder / f"{name}.img", folder / name) as disk, _running(disk, folder / f"{name} logs", "") as url:
-        for _ in range(TRIES):  # the data node tells which blocks it has
-            with contextlib.suppress(OSError, RuntimeError), Client(url).read(f"/{name}/file") as file:
+        try:
+            with Client(url).read(f"/{name}/file") as file:
                 return bytes(file.read())
-            time.sleep(1)
-    return None
+        except (OSError, RuntimeError):
+            return None
+
+
+@pytest.mark.matrix
+def test_a_query_in_hdfs_goes_on_after_a_loss_of_power(spark: SparkSession, disk: Path, tmp_path: Path) -> None:
+    counts, acknowledged, mark = write_lines(tmp_path / "lines"), tmp_path / "acks", uuid.uuid4().hex
+    acknowledged.mkdir()
+
+    def settings(url: str) -> Settings:
+        return Settings(str(tmp_path / "lines"), f"{url}/checkpoint", str(acknowledged), sink=str(tmp_path / "sink"))
+
+    def count_acknowledged() -> int:
+        return max((int(path.name) for path in acknowledged.iterdir()), default=-1)
+
+    copied: dict[int, Path] = {}
+    (tmp_path / "sink").mkdir()
+    with mounted(disk, tmp_path / "disk") as mount, _running(mount, tmp_path / "logs", mark) as url:
+        os.sync()
+        query = subprocess.Popen(settings(url).command(), env={**os.environ, MARK: mark})
+        while len(copied) < len(MOMENTS):
+            eventually("a batch", lambda: count_acknowledged() >= MOMENTS[len(copied)])
+            batches = count_acknowledged()
+            copied[batches] = tmp_path / f"{batches}.img"
+            mount.copy_as_power_is_lost(mark, copied[batches])
+        assert query.wait() == 0
+    shutil.rmtree(tmp_path / "sink")
+    for batches, image in copied.items():
+        with mounted(image, tmp_path / str(batches)) as mount, _running(mount, tmp_path / f"{batches} logs", "") as url:
+            require_whole(f"{url}/checkpoint", batches, counts)
+            go_on(spark, settings(url), counts)
 
 
 @contextlib.contextmanager
@@ -104,4 +148,5 @@ def _running(disk: Disk, logs: Path, mark: str) -> Iterator[str]:
             stack.callback(end, process)
         url = hdfs.url_of(server.address)
         eventually("HDFS", partial(hdfs.takes_files, url))
+        eventually("a report of blocks", lambda: REPORTED in (logs / "data").read_bytes())
         yield url
