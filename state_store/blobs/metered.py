@@ -144,14 +144,16 @@ class MeteredPlace:
     def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
         """Have the service copy an object, which counts as a write; see ``capabilities``."""
         place, bare = self._place, _bare(source)
-        if not (isinstance(place, CanCopy) and place.copies_from(bare)):
+        if not (_is_whole(source, name) and isinstance(place, CanCopy) and place.copies_from(bare)):
             return False
         self._note(WRITES)
         return place.copy_from(bare, name, size_bytes, new_name)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
         """Link an object here, which counts as a write; see ``capabilities``."""
-        if not (isinstance(self._place, CanLink) and self._place.link_from(_bare(source), name, new_name)):
+        if not (_is_whole(source, name) and isinstance(self._place, CanLink)):
+            return False
+        if not self._place.link_from(_bare(source), name, new_name):
             return False
         self._traffic.count(**{WRITES: 1})
         return True
@@ -164,6 +166,10 @@ class MeteredPlace:
             return
         with self._place.together() as place:
             yield MeteredPlace(place, self._traffic, self._failpoints)
+
+    def is_whole_object(self, name: str) -> bool:  # noqa: ARG002 - a subclass has others
+        """Return whether ``name`` is an object of its own, which a service can copy."""
+        return True
 
     def _note(self, kind: str, sent_bytes: int = 0) -> None:
         """Count a request that is about to be sent, and let it fail if a test wants that."""
@@ -198,6 +204,10 @@ class MeteredPlace:
 def _bare(place: BlobPlace) -> BlobPlace:
     """Return the place inside a metered one, or ``place`` itself."""
     return place._place if isinstance(place, MeteredPlace) else place  # noqa: SLF001
+
+
+def _is_whole(source: BlobPlace, name: str) -> bool:
+    return not isinstance(source, MeteredPlace) or source.is_whole_object(name)
 
 
 class _MeteredSink:

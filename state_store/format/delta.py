@@ -2,10 +2,14 @@
 
 It has ``0000.sst``, ``0001.sst``, ..., which are ingested in this order, and ``meta.json``::
 
-    {"format": 1, "store": {...StoreMeta...}, "rows": 12, "files": [{"name", "bytes", "sha256", "xxh3"}]}
+    {"format": 1, "store": {...StoreMeta...}, "rows": 12, "files": [{"name", "bytes", "sha256", "xxh3"}],
+     "chain": ["<id of the version before>", "<of the one before that>", ...]}
 
 The version marker row is in the first file. A reader checks the name against ``meta.json``, every size, and every xxh3
 (128 bits) before it uses a single byte. The sha256 is for readers who do not trust the store.
+
+Format 2 has a ``chain``, because commits are in packs that no listing of the store's folder shows: the ids of the
+commits before this one, newest first, as ``slots`` writes them. It may end early: the delta of its last commit goes on.
 """
 
 from __future__ import annotations
@@ -30,8 +34,11 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.json_objects import Count, DeltaFileName, FormatOnly, Sha256, Xxh3, decoder
+from pyspark_ckpt.state_store.json_objects import CommitId, Count, DeltaFileName, FormatOnly, Sha256, Xxh3, decoder
 
+CHAINED_FORMAT = 2
+UNKNOWN_ID = "."
+"""Stands for the id of a parent that only the delta itself says."""
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20
 MAX_FILES = 9_999
@@ -53,13 +60,14 @@ class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     xxh3: Xxh3
 
 
-class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Content of ``meta.json``."""
 
     format: int
     store: StoreMeta
     rows: Count
     files: tuple[DeltaFile, ...]
+    chain: tuple[CommitId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,19 @@ class Delta:
     size_bytes: int
 
 
+class Readable(Protocol):
+    """Objects that can be read in part, as a place has them."""
+
+    @property
+    def url(self) -> str:
+        """Where they are, for messages."""
+        ...
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes ``start`` to ``end`` of an object."""
+        ...
+
+
 class TableContent(Protocol):
     """A table file that is checked while it is read."""
 
@@ -78,38 +99,67 @@ class TableContent(Protocol):
         """Yield all bytes of the file. They are valid only if this ends without an error. Raises StorageError."""
 
 
-def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | TableContent]) -> int:
+def write_delta(
+    place: BlobPlace,
+    name: DeltaName,
+    store: StoreMeta,
+    files: Sequence[Path | TableContent],
+    chain: Sequence[str] = (),
+) -> int:
     """Make the commit durable as one object, and return its size in bytes.
 
     On return, the commit survives the loss of this machine. Before that, nothing is visible. An existing object of this
-    name is accepted if it holds the same commit: an earlier answer was then lost. Raises InvalidInputError (more files
-    or metadata than a delta holds), StorageError, ConflictError (another commit has this name), FormatError (a staged
-    table, which is checked while it is uploaded, is not as written).
+    name is accepted if it holds the same commit: an earlier answer was then lost. Raises StorageError, ConflictError
+    (another commit has this name), and as ``pour_delta``.
     """
-    if len(files) > MAX_FILES:
-        raise InvalidInputError(f"A commit can have at most {MAX_FILES} files, got {len(files)}.")
     counter = _Counter()
-    described: list[DeltaFile] = []
+    written: DeltaMeta | None = None
     try:
         with place.create(str(name)) as sink:
             counter.target = sink
-            with zipfile.ZipFile(cast("IO[bytes]", counter), "w", zipfile.ZIP_STORED) as archive:
-                for index, file in enumerate(files):
-                    described.append(_add(archive, f"{index:04d}.sst", _chunks(file, store, is_first=index == 0)))
-                meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
-                content = msgspec.json.encode(meta)
-                if len(content) > MAX_META_BYTES:
-                    raise InvalidInputError(
-                        f"The metadata of {len(store.states)} states takes {len(content)} bytes, "
-                        f"but a delta has room for {MAX_META_BYTES}."
-                    )
-                archive.writestr(zipfile.ZipInfo(META_NAME), content, zipfile.ZIP_DEFLATED)
+            written = pour_delta(counter, store, files, chain)
     except ConflictError:
         found = place.get(str(name))
-        landed = _read_meta(place, name, io.BytesIO(found), len(found))
-        if landed.store != store or landed.files != tuple(described):
+        if _read_meta(place, name, io.BytesIO(found), len(found)) != written:
             raise
     return counter.count
+
+
+def put_delta(place: BlobPlace, name: DeltaName, content: bytes) -> None:
+    """Make the bytes of a delta durable as one object, as ``write_delta`` does. Raises StorageError, ConflictError."""
+    try:
+        with place.create(str(name)) as sink:
+            sink.write(content)
+    except ConflictError:
+        if place.get(str(name)) != content:
+            raise
+
+
+def pour_delta(
+    sink: Sink, store: StoreMeta, files: Sequence[Path | TableContent], chain: Sequence[str] = ()
+) -> DeltaMeta:
+    """Write all bytes of a delta to ``sink``; return its metadata.
+
+    Raises InvalidInputError (more files or metadata than a delta holds), FormatError (a staged table, which is checked
+    while it is read, is not as written).
+    """
+    if len(files) > MAX_FILES:
+        raise InvalidInputError(f"A commit can have at most {MAX_FILES} files, got {len(files)}.")
+    with zipfile.ZipFile(cast("IO[bytes]", sink), "w", zipfile.ZIP_STORED) as archive:
+        described = [
+            _add(archive, f"{index:04d}.sst", _chunks(file, store, is_first=index == 0))
+            for index, file in enumerate(files)
+        ]
+        version = CHAINED_FORMAT if chain else FORMAT_VERSION
+        meta = DeltaMeta(version, store, store.rows, tuple(described), tuple(chain))
+        content = msgspec.json.encode(meta)
+        if len(content) > MAX_META_BYTES:
+            raise InvalidInputError(
+                f"The metadata of {len(store.states)} states takes {len(content)} bytes, "
+                f"but a delta has room for {MAX_META_BYTES}."
+            )
+        archive.writestr(zipfile.ZipInfo(META_NAME), content, zipfile.ZIP_DEFLATED)
+    return meta
 
 
 def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
@@ -140,10 +190,10 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
             _read_entry(archive, file)
 
 
-def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
-    """Read a delta's metadata of its store from its end. Raises NotFoundError, FormatError, StorageError."""
+def read_meta(place: Readable, name: DeltaName, size_bytes: int) -> DeltaMeta:
+    """Read a delta's metadata from its end. Raises NotFoundError, FormatError, StorageError."""
     source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
-    return _read_meta(place, name, source, size_bytes).store
+    return _read_meta(place, name, source, size_bytes)
 
 
 def _chunks(file: Path | TableContent, store: StoreMeta, *, is_first: bool) -> Iterator[bytes]:
@@ -177,7 +227,7 @@ def _read_entry(archive: zipfile.ZipFile, file: DeltaFile, *takers: Taker) -> No
         raise _Damage(f"the checksum of {file.name} is wrong")
 
 
-def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
+def _read_meta(place: Readable, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
     with source, _naming(place, name), _open(source) as archive:
         return _check_meta(archive, name, size_bytes)
 
@@ -202,10 +252,10 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
         if len(content) != sizes[META_NAME] or source.read(1):
             raise _Damage(f"{META_NAME} does not have the size that it declares")
     written_as = decoder(FormatOnly).decode(content).format
-    if written_as != FORMAT_VERSION:
-        raise _Damage(f"its format is {written_as}, but this release reads format {FORMAT_VERSION} only")
+    if written_as not in {FORMAT_VERSION, CHAINED_FORMAT}:
+        raise _Damage(f"its format is {written_as}, but this release reads formats up to {CHAINED_FORMAT} only")
     meta = decoder(DeltaMeta).decode(content)
-    if (meta.store.marker, meta.store.parent) != (name.commit, name.parent.id):
+    if meta.store.marker != name.commit or name.parent.id not in {meta.store.parent, UNKNOWN_ID}:
         raise _Damage(f"it holds {meta.store.marker} with the parent {meta.store.parent}, but its name says otherwise")
     if not all(is_delta_file(file.name) for file in meta.files):
         raise _Damage("it lists a file under a name that is not allowed")
@@ -237,7 +287,7 @@ class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
 class _Ranges(io.RawIOBase):
     """An object as a file with random access. Its end, where most reads are, is fetched once."""
 
-    def __init__(self, place: BlobPlace, name: str, size_bytes: int) -> None:
+    def __init__(self, place: Readable, name: str, size_bytes: int) -> None:
         self._place, self._name, self._size = place, name, size_bytes
         self._at, self._end_at = 0, max(0, size_bytes - END_BYTES)
 
@@ -288,7 +338,7 @@ class _Counter:
 class _naming:  # noqa: N801 - used as a function
     """Turn damage found in an object into a FormatError that names the object."""
 
-    def __init__(self, place: BlobPlace, name: DeltaName) -> None:
+    def __init__(self, place: Readable, name: DeltaName) -> None:
         self._object = f"{place.url}/{name}"
 
     def __enter__(self) -> None:

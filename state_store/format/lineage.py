@@ -32,14 +32,7 @@ class Lineage:
     def of(cls, blobs: Iterable[Blob], lead: str = "") -> Lineage:
         """Build the graph from a listing, whose names begin with ``lead``. Foreign names are ignored."""
         found = cls()
-        for blob in blobs:
-            name = parse(blob.name.removeprefix(lead))
-            if isinstance(name, DeltaName):
-                found.deltas[name.commit] = (name, blob)
-            elif isinstance(name, WinnerName):
-                found.winners[name] = blob
-            elif isinstance(name, Marker):
-                found.snapshots[name] = blob
+        found.add(blobs, lead)
         return found
 
     @classmethod
@@ -48,6 +41,17 @@ class Lineage:
         found = cls.of(place.list())
         found.where = place.url
         return found
+
+    def add(self, blobs: Iterable[Blob], lead: str = "") -> None:
+        """Add objects of the same folder, whose names begin with ``lead``. Foreign names are ignored."""
+        for blob in blobs:
+            name = parse(blob.name.removeprefix(lead))
+            if isinstance(name, DeltaName):
+                self.deltas[name.commit] = (name, blob)
+            elif isinstance(name, WinnerName):
+                self.winners[name] = blob
+            elif isinstance(name, Marker):
+                self.snapshots[name] = blob
 
     @property
     def is_empty(self) -> bool:
@@ -139,7 +143,7 @@ class Lineage:
         base, comes last. It is not reached if an earlier delta is missing: ``find_break`` says which one.
         """
         steps: list[DeltaName] = []
-        for at in self._walk(commit):
+        for at in self.walk(commit):
             if at == EMPTY or is_base(at):
                 yield at, steps[::-1]
             if at in self.deltas:
@@ -147,7 +151,7 @@ class Lineage:
 
     def find_break(self, commit: Marker) -> NotFoundError:
         """Return the error that names the commit whose delta is missing between version 0 and ``commit``."""
-        *_, at = self._walk(commit)
+        *_, at = self.walk(commit)
         return NotFoundError(
             f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either): "
             f"{self.describe()}.",
@@ -156,9 +160,9 @@ class Lineage:
 
     def ancestors(self, commit: Marker) -> set[Marker]:
         """Return ``commit`` and all its ancestors, as far back as there are deltas."""
-        return set(self._walk(commit))
+        return set(self.walk(commit))
 
-    def _walk(self, commit: Marker) -> Iterator[Marker]:
+    def walk(self, commit: Marker) -> Iterator[Marker]:
         """Yield ``commit`` and its ancestors, newest first, as far back as there are deltas."""
         at = commit
         yield at

@@ -17,5 +17,5 @@ def read_meta_at(place: BlobPlace, commit: Marker, lineage: Lineage) -> StoreMet
     """
     if commit in lineage.deltas:
         name, blob = lineage.deltas[commit]
-        return read_meta(place, name, blob.size_bytes)
+        return read_meta(place, name, blob.size_bytes).store
     return read_manifest(place, commit)[1].store

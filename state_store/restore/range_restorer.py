@@ -64,9 +64,9 @@ class _RangeRestorer(StoreRestorer):
         self._lineage = restored.lineage
         return _Restored(restored.database, None if not self._left else wanted)
 
-    def _read_lineage(self) -> Lineage:
+    def _read_lineage(self, commit: Marker) -> Lineage:
         """Return the lineage of the last restored range: fetched objects are kept."""
-        return self._lineage or super()._read_lineage()
+        return self._lineage or super()._read_lineage(commit)
 
     def _manifest(self, base: Marker) -> Manifest:
         if base not in self._manifests:

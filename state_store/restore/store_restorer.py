@@ -30,6 +30,7 @@ from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.local.copies import ingest_all
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.packs.lineages import read_lineage
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.sst.table_check import check_table
 
@@ -96,12 +97,12 @@ class StoreRestorer:
         FormatError (damage, and no other base), StorageError.
         """
         try:
-            lineage = self._read_lineage()
+            lineage = self._read_lineage(commit)
             while True:
                 try:
                     return self._restore(commit, lineage, folder, local, link)
                 except (NotFoundError, FormatError) as problem:
-                    before, lineage = lineage, Lineage.read(self._place)
+                    before, lineage = lineage, read_lineage(self._place, commit)
                     if not before.has_lost(lineage):
                         raise
                     self._log.info("%s; retention has run meanwhile: the restore is tried again", problem)
@@ -115,7 +116,9 @@ class StoreRestorer:
         lineage.require(commit, self._store)
         troubles: list[Exception] = []
         may_pass = False
-        for base, kind, steps in _choices(commit, lineage, local):
+        tried = set[Marker]()
+        for base, kind, steps in self._choices(commit, lineage, local, tried):
+            tried.add(base)
             try:
                 return self._build(base, kind, steps, lineage, folder, link)
             except UnusableBaseError as problem:
@@ -134,13 +137,29 @@ class StoreRestorer:
             raise NotFoundError(f"{self._store}: {broken}", hint=broken.hint)
         raise self._hopeless(commit, [*troubles, broken], may_pass=may_pass)
 
+    def _choices(
+        self, commit: Marker, lineage: Lineage, local: Container[Marker], tried: Container[Marker]
+    ) -> Iterator[tuple[Marker, str, list[DeltaName]]]:
+        """Yield the bases of ``commit``, the nearest first. When all were ``tried``, look for older ones in packs."""
+        seen = set[tuple[Marker, str]]()
+        while True:
+            for base, kind, steps in _choices(commit, lineage, local):
+                if (base, kind) not in seen:
+                    seen.add((base, kind))
+                    yield base, kind, steps
+            known = len(lineage.deltas)
+            older = read_lineage(self._place, commit, lambda found, at: at in found.snapshots and at not in tried)
+            lineage.deltas.update(older.deltas)
+            if len(lineage.deltas) == known:
+                return
+
     def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> RestoredStore:
         """Restore as ``restore`` does, but only from the snapshot of version ``start``; ``start_id`` may be None.
 
         Raises NotFoundError (no such snapshot: the error lists the existing ones; or ``commit`` does not exist),
         FormatError (damage), StorageError.
         """
-        lineage = Lineage.read(self._place)
+        lineage = read_lineage(self._place, commit, lambda _, marker: marker.version <= start)
         lineage.require(commit, self._store)
         base, steps = lineage.chain(commit, lambda marker: marker.version <= start or marker not in lineage.deltas)
         if base not in lineage.snapshots or base.version != start or start_id not in (None, base.id):
@@ -215,9 +234,9 @@ class StoreRestorer:
                 left = len(downloads) - len(pending)
                 self._log.info("downloaded %d of %d bytes, %d of %d objects", here, total, left, len(downloads))
 
-    def _read_lineage(self) -> Lineage:
-        """Return the lineage from which to restore."""
-        return Lineage.read(self._place)
+    def _read_lineage(self, commit: Marker) -> Lineage:
+        """Return the lineage from which to restore ``commit``."""
+        return read_lineage(self._place, commit)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """Return the files of a snapshot to fetch."""

@@ -244,7 +244,7 @@ class Dispatcher:
         return {
             "txn": transaction.number,
             "version": base.version,
-            "id": None if base == EMPTY else base.id,
+            "id": None if base == EMPTY else store.place.located(base),
             "new_id": transaction.new_id,
             "db": str(database),
             "live": is_live,

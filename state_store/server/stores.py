@@ -34,13 +34,16 @@ from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
-from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import new_id
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.gathering import Gathering
+from pyspark_ckpt.state_store.packs.lineages import read_lineage
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, list_steps
 from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
@@ -146,6 +149,7 @@ class Stores:
         self._started = uptime()
         self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
         self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
+        self._gatherings: WeakValueDictionary[str, Gathering] = WeakValueDictionary()
         self._stopping = threading.Event()
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
@@ -174,14 +178,16 @@ class Stores:
             return with_retries(self._places(url, options.s3, hadoop), retries)
 
         checkpoint = unmetered = open_place(checkpoint_root)
+        root = checkpoint_root
         if options.remote:  # only requests to the place of the state are counted, and the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store, are not counted
                 ownership.claim(open_place(query_folder), checkpoint, options.remote)
-            state_dir = f"{query_folder}/{remote.store_folder(identity)}"
+            state_dir, root = f"{query_folder}/{remote.store_folder(identity)}", query_folder
         else:
             checkpoint = MeteredPlace(checkpoint, traffic, failpoints)
-        place = MeteredPlace(open_place(state_dir), traffic, failpoints)
+        packs = open_place(f"{root}/{PACKS_FOLDER}")
+        place = StorePlace(open_place(state_dir), packs, traffic, failpoints)
         access = Access(place.url, checkpoint.url, options, hadoop)
         with self._lock:
             shelf = self._shelves.get(access)
@@ -190,10 +196,23 @@ class Stores:
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
+                gathering = self._gatherings.get(packs.url) or Gathering(
+                    lambda: self._resources.forecast.request_s, self._resources.make_id
+                )
+                self._gatherings[packs.url] = gathering
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
                     StoreContext(
-                        identity, place, checkpoint, traffic, epochs, operators, folder, options, self._resources
+                        identity,
+                        place,
+                        checkpoint,
+                        traffic,
+                        epochs,
+                        operators,
+                        gathering,
+                        folder,
+                        options,
+                        self._resources,
                     )
                 )
                 if folder not in self._adopted:
@@ -270,7 +289,8 @@ class Stores:
                 f"got versions {first} to {last}."
             )
         commit = store.decisions.find_commit(handle.caller, last, commit_id)
-        steps = list_steps(store.place, commit, first, Lineage.read(store.place), str(store.identity))
+        lineage = read_lineage(store.place, commit, lambda _, marker: marker.version < first)
+        steps = list_steps(store.place, commit, first, lineage, str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{self._resources.make_id()[:16]}"
         make_folder(folder, self.local_dir)
         feed = ChangeFeed(steps, folder, self._resources.pool)

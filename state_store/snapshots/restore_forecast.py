@@ -30,6 +30,12 @@ class RestoreForecast:
         self._lock = threading.Lock()
         self._request_s, self._bytes_per_s, self._ingest_s = 0.05, 50e6, 0.01
 
+    @property
+    def request_s(self) -> float:
+        """How long a request takes."""
+        with self._lock:
+            return self._request_s
+
     def note_write(self, size_bytes: int, took_s: float) -> None:
         """Note that an object was written in ``took_s``. Only small objects count: they show the time of a request."""
         if size_bytes <= SMALL_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.delta import write_delta
+from pyspark_ckpt.state_store.format.delta import pour_delta, put_delta, write_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import point_to
+from pyspark_ckpt.state_store.format.slots import locate
 from pyspark_ckpt.state_store.identity import Caller
+from pyspark_ckpt.state_store.packs.gathering import PACKED_BYTES
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
@@ -80,7 +83,7 @@ class CommitWriter:
         # 2. Write one remote object. From now on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
         joined_at = time.monotonic()
-        size_bytes = write_delta(context.place, DeltaName(transaction.target, transaction.base), meta, staged)
+        size_bytes = self._write(transaction, meta, staged)
         uploaded = time.monotonic()
         self._shared.forecast.note_write(size_bytes, uploaded - joined_at)
         self._lag.note_commit(transaction.target.version, size_bytes)
@@ -101,7 +104,28 @@ class CommitWriter:
             metrics["winner_ms"] = ms_since(uploaded)
         metrics.update(self._upkeep.measure(transaction.target.version))
         metrics.update(**context.traffic.take(), **context.traffic.take_wait())
-        return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
+        return meta, staged, Committed(stands.version, context.place.located(stands), metrics, meta.states)
+
+    def _write(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> int:
+        """Write the delta of a commit, into a pack if others commit now; return its size in bytes."""
+        context, target, base = self._context, transaction.target, transaction.base
+        place, name = context.place, DeltaName(target, base)
+        lag = self._lag.up_to(base.version)
+        chain = place.chain(base, 0 if lag is None else lag.snapshot_version)
+        # The first delta makes the folder of the store, by which Spark finds it.
+        may_pack = transaction.format > 1 and base != EMPTY
+        if not may_pack or sum(table.path.stat().st_size for table in staged) > PACKED_BYTES:
+            size_bytes = write_delta(place, name, meta, staged, chain)
+            place.note(target.version, target.id, base)
+            return size_bytes
+        content = io.BytesIO()
+        pour_delta(content, meta, staged, chain)
+        delta = content.getvalue()
+        slot = context.gathering.write(place.packs, context.identity, name, delta)
+        if slot is None:
+            put_delta(place, name, delta)
+        place.note(target.version, locate(target.id, slot), base, self._shared.clock())
+        return len(delta)
 
     def _marker_file(self, transaction: Transaction) -> Path:
         path = transaction.staging / "marker.sst"

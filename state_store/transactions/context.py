@@ -19,6 +19,8 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.gathering import Gathering
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates
 
@@ -47,15 +49,17 @@ class StoreContext:
     """The foundation of one store.
 
     Durable objects are in ``place``, local copies in ``folder``. ``checkpoint`` is the place of the query's checkpoint,
-    and ``epochs`` and ``operators`` hold what is known of that query. ``traffic`` counts the requests.
+    and ``epochs`` and ``operators`` hold what is known of that query, and ``gathering`` its commits under way.
+    ``traffic`` counts the requests.
     """
 
     identity: Identity
-    place: BlobPlace
+    place: StorePlace
     checkpoint: BlobPlace
     traffic: Traffic
     epochs: Epochs
     operators: OperatorStates
+    gathering: Gathering
     folder: Path
     options: Options
     shared: SharedResources

@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 
 from pyspark_ckpt.state_store.database import TableCount
 from pyspark_ckpt.state_store.format.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
@@ -51,7 +52,7 @@ class Follower:
         """
         failpoints, started = self._shared.failpoints, time.monotonic()
         local, log = self._local, self._context.log
-        stands = transaction.result is not None and transaction.result.id == transaction.new_id
+        stands = transaction.result is not None and split_id(transaction.result.id)[0] == transaction.new_id
         try:
             with local.lock:
                 live = local.copies.live

@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import TableCount, Tuning
 from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker, is_id
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -46,6 +46,7 @@ class Store:
         self.log = context.log
         self.checkpoint = context.checkpoint
         self._shared = context.shared
+        self._gathering = context.gathering
         self._transactions: dict[int, Transaction] = {}
         self.lag = LagTracker(context.shared.clock)
         self.scrub_counts = ScrubCounts()
@@ -107,7 +108,7 @@ class Store:
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
         self.follower.await_moves()
-        base = self.decisions.find_commit(caller, version, commit_id)
+        base = self.find_commit(caller, version, commit_id)
         leased = self._versions.lease(base)
         try:
             self._check_partitions(leased.meta, num_partitions)
@@ -125,6 +126,12 @@ class Store:
         transaction.metrics = {"load_ms": ms_since(started), "restored": 0, "replayed_deltas": 0, **leased.metrics}
         return transaction
 
+    def find_commit(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+        """Return the commit of a version that stands for this caller, see ``Decisions``."""
+        if version and commit_id is not None and is_id(commit_id):
+            self.place.note(version, commit_id)
+        return self.decisions.find_commit(caller, version, commit_id)
+
     def replay(
         self, caller: Caller, version: int, commit_id: str | None, start: int, start_id: str | None
     ) -> Transaction:
@@ -136,7 +143,7 @@ class Store:
         started = time.monotonic()
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
-        base = self.decisions.find_commit(caller, version, commit_id)
+        base = self.find_commit(caller, version, commit_id)
         leased = self._versions.replay(base, start, start_id)
         transaction = self._open(caller, base, leased, None, ())
         transaction.metrics = {"load_ms": ms_since(started), **leased.metrics}
@@ -191,7 +198,7 @@ class Store:
         with self._lock:
             transaction.result = result
             transaction.move(Status.COMMITTED)
-            self._transactions.pop(transaction.number, None)
+            self._unregister(transaction)
             transaction.drop_ticket()  # here, because the next transaction of the same task may use the same path
             self.follower.begin(transaction, meta, staged)
         self._shared.failpoints.hit("commit.before_answer")
@@ -289,7 +296,13 @@ class Store:
                 if worker is not None:
                     self._tickets.write(transaction, worker, states)
                 self._transactions[transaction.number] = transaction
+                self._gathering.begin(transaction.target.version, self.identity.partition)
             return is_there
+
+    def _unregister(self, transaction: Transaction) -> None:
+        """Make a transaction no longer one of the open ones. The caller holds the store's lock."""
+        if self._transactions.pop(transaction.number, None) is not None:
+            self._gathering.end(transaction.target.version, self.identity.partition)
 
     def _keep_base(self, live: LocalCopy, frozen: LocalCopy) -> None:
         """Give the ``frozen`` copy of their base to the transactions on ``live``, which is leaving it.
@@ -310,5 +323,5 @@ class Store:
     def _end(self, transaction: Transaction, status: Status) -> None:
         with self._lock:
             transaction.move(status)
-            self._transactions.pop(transaction.number, None)
+            self._unregister(transaction)
         self.local.let_go(transaction)

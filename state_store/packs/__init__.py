@@ -1,0 +1,1 @@
+"""Packs: objects that hold commits of several stores of a query, so that they cost one request and one fsync."""
