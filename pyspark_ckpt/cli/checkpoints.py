@@ -256,6 +256,7 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
     with closing(Collector(checkpoint, keep, grace_s, only_finds=dry_run)) as collector:
         garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
         unfinished = [replace(blob, name=f"{CHECKPOINT_FOLDER}/{blob.name}") for blob in collector.find_unfinished()]
+        packs = collector.find_packs(garbage)
         if not dry_run:
             deleted += collector.discard_unfinished()
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))
@@ -263,6 +264,7 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
                 wait(grace_s, "for snapshots that are being written (-o retentionGracePeriod=0 skips the wait)")
                 checkpoint.look_again()
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
+            deleted += collector.clean_packs()
     version = checkpoint.newest_version
     places = {identity: checkpoint.find_place(identity).url for identity in garbage}
     if as_json:
@@ -273,13 +275,14 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
             "dry_run": dry_run,
             "deleted": deleted,
             "unfinished": list(map(asdict, unfinished)),
+            "packs": [asdict(blob) for _, blob in packs],
             "stores": [
                 describe_garbage(names[identity], identity, places[identity], each.blobs)
                 for identity, each in garbage.items()
             ],
         }
         return print_json(answer)
-    found = [(checkpoint.place.url, blob) for blob in unfinished]
+    found = [(checkpoint.place.url, blob) for blob in unfinished] + packs
     found += [(places[identity], blob) for identity, each in garbage.items() for blob in each.blobs]
     for place, blob in found:
         print_text(escape_controls(f"{place}/{blob.name}  {size_text(blob.size_bytes)}"))

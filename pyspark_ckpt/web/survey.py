@@ -150,10 +150,10 @@ def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth:
         return [Blob(blob.name.removeprefix(lead), blob.size_bytes, blob.modified_s) for blob in blobs]
 
     own = shorten(checkpoint.place.walk(folder) if depth is None else checkpoint.place.list(folder, start=start))
-    if not any(blob.name == POINTER_NAME for blob in own):
-        return own
     place = checkpoint.find_place(identity)
-    return place.walk() if depth is None else place.list(start=start)
+    if any(blob.name == POINTER_NAME for blob in own):
+        own = place.bare.walk() if depth is None else place.bare.list(start=start)
+    return [*own, *(blob for blob in place.shown() if blob.name >= start)]
 
 
 def _survey_store(

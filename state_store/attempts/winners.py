@@ -25,8 +25,10 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import WinnerName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import CommitId, Count, RunId, check_format, seal
+from pyspark_ckpt.state_store.packs.lineages import show_named
 
 WINNER_FORMAT = 1
 
@@ -71,14 +73,16 @@ def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     StorageError.
     """
     lineage = Lineage.read(evidence.place) if evidence.lineage is None else evidence.lineage
-    candidates = lineage.list_commits(version)
-    if not candidates:
-        lineage.require(Marker(version, "?"), str(store))
     named = evidence.named
     if named is None:
         named = read_committed_ids(evidence.checkpoint, version, store.operator, store.partition)
+    if show_named(evidence.place, store, version, named):
+        lineage.add(evidence.place.list(prefix=f"{version:020d}-"))
+    candidates = lineage.list_commits(version)
+    if not candidates:
+        lineage.require(Marker(version, "?"), str(store))
     if named:
-        return _select_named(store, version, candidates, named, lineage.where)
+        return _select_named(store, version, candidates, {split_id(each)[0] for each in named}, lineage.where)
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
         decided = _read_winner(evidence.place, winners[-1])

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
-from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
+from pyspark_ckpt.state_store.blobs import find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
 from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
@@ -29,8 +29,11 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, SAVEPOINT_NAME
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
+from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.catalog import Catalog
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -45,7 +48,9 @@ class Checkpoint:
     def __init__(self, location: str, options: Options) -> None:
         """Open ``location``. Raises InvalidInputError (it is not the checkpoint of a query), StorageError."""
         self.workplace = Workplace(options)
-        self._places: dict[Identity, BlobPlace] = {}
+        self._places: dict[Identity, StorePlace] = {}
+        self._shown: set[Identity] = set()
+        self._catalogs: dict[str, Catalog] = {}
         self._newest_version: int | None = None
         self._earlier: int | None = None
         self._ids: dict[str, list[list[str]]] | None = None
@@ -113,6 +118,9 @@ class Checkpoint:
         """Forget the newest version, its commits and the operators: they are read again when needed."""
         self._earlier = None
         self._newest_version = self._ids = self._operators = None
+        self._shown.clear()
+        for catalog in self._catalogs.values():
+            catalog.look_again()
 
     def require_committed(self, version: int) -> None:
         """Raise InvalidInputError unless ``version`` is committed: the objects of other versions may still change."""
@@ -161,9 +169,9 @@ class Checkpoint:
     def ids(self, operator: int) -> list[list[str]]:
         """Return the ids, by partition and store, that the commit log names for an operator at the newest version.
 
-        The list is empty if it names none.
+        They are plain ids, see ``slots``. The list is empty if it names none.
         """
-        return self._read_ids().get(str(operator), [])
+        return [[split_id(each)[0] for each in ids] for ids in self._read_ids().get(str(operator), [])]
 
     def list_logged_operators(self) -> set[int]:
         """Return the operators whose state the commit log names at the newest version: none in checkpoint format 1."""
@@ -179,13 +187,24 @@ class Checkpoint:
             self._ids = read_ids(self.place, self.newest_version)
         return self._ids
 
-    def find_place(self, identity: Identity) -> BlobPlace:
-        """Return the place of a store's state. Raises StorageError."""
+    def find_place(self, identity: Identity) -> StorePlace:
+        """Return the place of a store's state, which also shows its commits in packs. Raises StorageError."""
         if identity not in self._places:
             self._places[identity] = find_place(
-                self.place, identity, self.workplace.place, self.workplace.options.remote
+                self.place,
+                identity,
+                lambda url: self.workplace.store_place_at(url, identity),
+                self.workplace.options.remote,
             )
-        return self._places[identity]
+        place = self._places[identity]
+        if identity not in self._shown:
+            self.catalog(place).show(place, identity)
+            self._shown.add(identity)
+        return place
+
+    def catalog(self, place: StorePlace) -> Catalog:
+        """Return what is known of the packs with commits of a store."""
+        return self._catalogs.setdefault(place.packs.url, Catalog(place.packs))
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """Return the states and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
@@ -204,7 +223,7 @@ class Checkpoint:
         self.require_committed(version)
         place, named = self.find_place(identity), None
         if version == self.newest_version:
-            ids = self.ids(identity.operator)
+            ids = self._read_ids().get(str(identity.operator), [])
             named = ids[identity.partition] if identity.partition < len(ids) else []
         try:
             return resolve(identity, version, Evidence(place, self.place, named, lineage))

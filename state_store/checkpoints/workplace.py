@@ -12,15 +12,18 @@ from functools import cache
 from pathlib import Path
 
 from pyspark_ckpt.state_store.arguments import remove_dots
-from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, names_scheme, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, Traffic, names_scheme, place_at
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
@@ -38,6 +41,8 @@ class StoreVersion:
     meta: StoreMeta
     objects: int = 0
     size_bytes: int = 0
+    located: str = ""
+    """The id of the commit with its place in a pack, if it is in one: see ``slots``."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,18 @@ class Workplace:
     def place(self, url: str) -> BlobPlace:
         """Return the place at a URL. A bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
         return place_at(url, self.options.s3, self.options.hadoop, RetryPolicy(self.options.place_timeout_s))
+
+    def store_place(self, store: StoreVersion) -> StorePlace:
+        """Return the place of a store, which can find the commit and those before it in packs."""
+        place = self.store_place_at(store.url, store.identity)
+        if store.located:
+            place.note(store.meta.version, store.located)
+        return place
+
+    def store_place_at(self, url: str, identity: Identity) -> StorePlace:
+        """Return the place of a store whose folder is at a URL. Raises InvalidInputError."""
+        root = url.removesuffix(store_folder(identity)).rstrip("/")
+        return StorePlace(self.place(url), self.place(f"{root}/{PACKS_FOLDER}"), Traffic())
 
     def resolve(self, location: str) -> BlobPlace:
         """Return the place that a user names. A relative path starts at the current folder, as in a shell.
@@ -80,7 +97,7 @@ class Workplace:
     def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[RestoredStore]:
         """Restore a version into the new ``folder`` and yield the database. Raises as ``StoreRestorer.restore``."""
         log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
-        return self.restore_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
+        return self.restore_from(self.store_place(store), store.identity, store.meta.marker, folder, log)
 
     @contextmanager
     def restore_from(

@@ -327,7 +327,7 @@ class _Counter:
     def __init__(self) -> None:
         self.count = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         self.count += len(data)
         return self.target.write(data)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
-from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, parse, snapshot_name
+from pyspark_ckpt.state_store.format.names import DeltaName, ReplacedName, WinnerName, parse, snapshot_name
 
 SHOWN = 5
 """How many snapshots a message names: the newest ones."""
@@ -20,11 +20,12 @@ SHOWN = 5
 
 @dataclass
 class Lineage:
-    """The deltas, snapshots and winners in the remote folder of one store."""
+    """The deltas, snapshots and winners in the remote folder of one store, and what says which are replaced."""
 
     deltas: dict[Marker, tuple[DeltaName, Blob]] = field(default_factory=dict)
     snapshots: dict[Marker, Blob] = field(default_factory=dict)
     winners: dict[WinnerName, Blob] = field(default_factory=dict)
+    replaced: dict[ReplacedName, Blob] = field(default_factory=dict)
     where: str = "the state folder"
     """The place that was listed, for messages."""
 
@@ -50,6 +51,8 @@ class Lineage:
                 self.deltas[name.commit] = (name, blob)
             elif isinstance(name, WinnerName):
                 self.winners[name] = blob
+            elif isinstance(name, ReplacedName):
+                self.replaced[name] = blob
             elif isinstance(name, Marker):
                 self.snapshots[name] = blob
 

@@ -5,6 +5,7 @@
     <version:020d>-<id>-<parent id>.delta    one commit; the parent of version 1 is "0"
     <version:020d>-<id>.snapshot             manifest of one snapshot: its creation publishes it
     <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run counts
+    <version:020d>-<id>.replaced             empty: no commit up to this version is needed any more, see ``retention``
     sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
     scrub.json                               how far stored objects were re-read, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              in the folder of the checkpoint: a run of the query
@@ -60,6 +61,7 @@ RESTORE_REQUEST_NAME = f"{WORK_FOLDER}/request.json"
 _DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.snapshot")
 _WINNER = re.compile(r"([0-9]{20})-([0-9]{10})\.winner")
+_REPLACED = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.replaced")
 _TABLE_OBJECT = re.compile(r"sst/([0-9a-f]{64})-[0-9a-f]{8}\.sst")
 _RUN = re.compile(r"_ckpt/runs/([0-9]{10})\.run")
 _DELTA_FILE = re.compile(r"[0-9]{4}\.sst")
@@ -87,6 +89,21 @@ class WinnerName(NamedTuple):
         return f"{self.version:020d}-{self.epoch:010d}.winner"
 
 
+class ReplacedName(NamedTuple):
+    """The name of an object that says which snapshot replaces all commits up to its version."""
+
+    commit: Marker
+
+    def __str__(self) -> str:
+        """Return the object name."""
+        return f"{self.commit.version:020d}-{self.commit.id}.replaced"
+
+    @property
+    def version(self) -> int:
+        """The version of the snapshot."""
+        return self.commit.version
+
+
 def snapshot_name(commit: Marker) -> str:
     """Return the object name of the manifest of ``commit``."""
     return f"{commit.version:020d}-{commit.id}.snapshot"
@@ -101,9 +118,9 @@ def table_object_name(sha256: str, upload: str) -> str:
     return f"{TABLE_FOLDER}/{sha256}-{upload[:8]}.sst"
 
 
-def parse(name: str) -> DeltaName | WinnerName | Marker | None:
-    """Read an object name: a delta, a winner, a snapshot (its commit), or None for a foreign name."""
-    match = _DELTA.fullmatch(name) or _WINNER.fullmatch(name) or _SNAPSHOT.fullmatch(name)
+def parse(name: str) -> DeltaName | WinnerName | ReplacedName | Marker | None:
+    """Read an object name: a delta, a winner, what is replaced, a snapshot (its commit), or None for a foreign name."""
+    match = _DELTA.fullmatch(name) or _WINNER.fullmatch(name) or _SNAPSHOT.fullmatch(name) or _REPLACED.fullmatch(name)
     if match is None:
         return None
     version = int(match[1])
@@ -111,7 +128,9 @@ def parse(name: str) -> DeltaName | WinnerName | Marker | None:
         return None
     if match.re is _DELTA:
         return DeltaName(Marker(version, match[2]), Marker(version - 1, match[3])) if version > 0 else None
-    return WinnerName(version, int(match[2])) if match.re is _WINNER else Marker(version, match[2])
+    if match.re is _WINNER:
+        return WinnerName(version, int(match[2]))
+    return ReplacedName(Marker(version, match[2])) if match.re is _REPLACED else Marker(version, match[2])
 
 
 def run_name(epoch: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -18,6 +19,7 @@ from pyspark_ckpt.state_store.format.sealed_objects import read_json
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Location, QueryId, StoreName, is_a
 
+Place = TypeVar("Place", bound=BlobPlace)
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
 _ENCODED = "s3://"
@@ -71,7 +73,7 @@ def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> Non
     checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encode(place.url))))
 
 
-def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], Place], remote: str) -> Place:
     """Return the place of a store's state: from its pointer, else in the checkpoint. ``remote`` is the option.
 
     Raises StorageError, FormatError, InvalidInputError (``places`` is not set up to reach the place).

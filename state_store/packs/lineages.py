@@ -3,34 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.delta import read_meta
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.slots import split_id
+from pyspark_ckpt.state_store.format.slots import PACK_ID_DIGITS, Slot, locate, pack_name, split_id
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.packs.pack import read_index
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
+IsBase = Callable[[Lineage, Marker], bool]
 
-def read_lineage(place: BlobPlace, commit: Marker, is_base: Callable[[Lineage, Marker], bool] | None = None) -> Lineage:
+
+def _is_snapshot(lineage: Lineage, commit: Marker) -> bool:
+    return commit in lineage.snapshots
+
+
+def read_lineage(place: BlobPlace, commit: Marker, is_base: IsBase = _is_snapshot) -> Lineage:
     """List a store, and find its commits in packs from ``commit`` back to the nearest base, a snapshot by default.
 
     A delta names those before it. So this makes one listing, and one or two other requests if there are packs. A pack
     that is gone is no error here: the lineage then ends there. Raises FormatError, StorageError.
     """
     lineage = Lineage.read(place)
-    if isinstance(place, StorePlace):
-        is_base = is_base or (lambda known, marker: marker in known.snapshots)
-        while _find_more(place, lineage, commit, is_base):
-            lineage.add(place.shown())
+    extend(lineage, place, commit, is_base)
     return lineage
 
 
-def _find_more(
-    place: StorePlace, lineage: Lineage, commit: Marker, is_base: Callable[[Lineage, Marker], bool]
-) -> bool:
+def extend(lineage: Lineage, place: BlobPlace, commit: Marker, is_base: IsBase) -> None:
+    """Add to the ``lineage`` of a place its commits in packs from ``commit`` back to the nearest base.
+
+    Raises FormatError, StorageError.
+    """
+    while isinstance(place, StorePlace) and _find_more(place, lineage, commit, is_base):
+        lineage.add(place.shown())
+
+
+def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[str]) -> bool:
+    """Let the place of ``store`` show its commit of ``version`` among those that the commit log names by their ids.
+
+    Makes no request if all of them are known or in no pack, else a listing and one request for each pack. Return
+    whether the place now shows more. Raises FormatError, StorageError.
+    """
+    if not isinstance(place, StorePlace):
+        return False
+    located = {each: slot for each in named if (slot := split_id(each)[1]) is not None}
+    if not located or any(place.knows(Marker(version, split_id(each)[0])) for each in located):
+        return False
+    wanted = {pack_name(version, slot.pack) for slot in located.values()}
+    shows = False
+    for blob in place.packs.list(prefix=f"{version:020d}-"):
+        for commit in read_index(place.packs, blob) if blob.name in wanted else ():
+            slot = Slot(blob.name[-5 - PACK_ID_DIGITS : -5], commit.start, commit.size_bytes)
+            each = locate(commit.id, slot)
+            if commit.identity == store and each in located:
+                place.note(version, each, commit.delta_name(version).parent, blob.modified_s)
+                shows = True
+    return shows
+
+
+def _find_more(place: StorePlace, lineage: Lineage, commit: Marker, is_base: IsBase) -> bool:
     """Learn commits before ``commit``, unless a base is in reach. Return whether any was found."""
     if next(lineage.chains(commit, lambda marker: is_base(lineage, marker)), None) is not None:
         return False

@@ -84,10 +84,10 @@ def write_pack(
     slots: list[Slot] = []
     commits: list[PackedCommit] = []
     at = 0
-    for identity, name, content in deltas:
+    for identity, delta, content in deltas:
         slots.append(Slot(pack, at, len(content)))
         where = (identity.operator, identity.partition, identity.name)
-        commits.append(PackedCommit(*where, name.commit.id, name.parent.id, at, len(content)))
+        commits.append(PackedCommit(*where, delta.commit.id, delta.parent.id, at, len(content)))
         at += len(content)
     index = seal(PackIndex(INDEX_FORMAT, tuple(commits)))
     whole = b"".join([*(content for _, _, content in deltas), index, _END.pack(len(index), _MAGIC)])
@@ -102,12 +102,12 @@ def write_pack(
 
 
 def read_index(place: BlobPlace, blob: Blob) -> tuple[PackedCommit, ...]:
-    """Return the commits of a pack, which a listing of ``place`` has shown as ``blob``.
+    """Return the commits of a pack, which a listing of ``place`` has shown as ``blob``, in any folder.
 
     Raises NotFoundError, FormatError that names it, StorageError.
     """
     where = f"{place.url}/{blob.name}"
-    if parse_pack(blob.name) is None:
+    if parse_pack(blob.name.rpartition("/")[2]) is None:
         raise FormatError(f"{where} does not have the name of a pack.")
     return read_again(lambda: _read_index(place, blob, where))
 

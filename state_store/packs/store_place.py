@@ -39,6 +39,11 @@ class StorePlace(MeteredPlace):
         self._slots: dict[Marker, tuple[Slot, float]] = {}
         self._parents: dict[Marker, Marker] = {}
 
+    @property
+    def bare(self) -> BlobPlace:
+        """The folder of the store without commits in packs."""
+        return self._place
+
     # --- what is known of the commits ---------------------------------------------------------------------------------
 
     def note(self, version: int, located: str, parent: Marker | None = None, at_s: float = 0.0) -> Marker:
@@ -62,6 +67,11 @@ class StorePlace(MeteredPlace):
             with self._lock:
                 self._parents[commit] = parent
             commit = parent
+
+    def knows(self, commit: Marker) -> bool:
+        """Return whether a commit is shown: it is in a pack, and its parent is known."""
+        with self._lock:
+            return commit in self._slots and commit in self._parents
 
     def located(self, commit: Marker) -> str:
         """Return the id that Spark keeps of a commit."""
@@ -169,3 +179,8 @@ class StorePlace(MeteredPlace):
     def is_whole_object(self, name: str) -> bool:
         """Return whether ``name`` is an object of its own, which a service can copy."""
         return self._slot_of(name) is None
+
+
+def is_whole_object(place: BlobPlace, name: str) -> bool:
+    """Return whether ``name`` is an object of its own in the place of a store, and no delta in a pack."""
+    return not isinstance(place, StorePlace) or place.is_whole_object(name)

@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, DeltaName, snapshot_name
 from pyspark_ckpt.state_store.json_objects import Count, ObjectName, read_again
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.packs.lineages import read_lineage
 from pyspark_ckpt.state_store.restore.store_restorer import make_damage_error
 from pyspark_ckpt.state_store.sst.table_check import check_table
 
@@ -80,9 +81,9 @@ class CopyTask:
         Every checksum is compared on the way. Raises NotFoundError, FormatError (damage that cannot be avoided),
         StorageError.
         """
-        source, target = self.workplace.place(self.source.url), self.workplace.place(self.target)
+        source, target = self.workplace.store_place(self.source), self.workplace.place(self.target)
         log = StoreLog(f"offline.{self.source.identity.short}", self.source.identity.short)
-        lineage = Lineage.read(source)
+        lineage = read_lineage(source, self.source.meta.marker)
         troubles = []
         for base, steps in lineage.chains(self.source.meta.marker, lineage.snapshots.__contains__):
             try:

@@ -81,7 +81,7 @@ class RowsOfStores:
         """See OldRows. It fetches little more than the files that have the rows."""
 
         def read_store(store: StoreVersion) -> tuple[int, dict[str, list[Row]]]:
-            place, commit = workplace.place(store.url), store.meta.marker
+            place, commit = workplace.store_place(store), store.meta.marker
             below = folder / f"old-{store.identity.partition}"
             below.mkdir(mode=0o700)
             with ThreadPoolExecutor(THREADS) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
@@ -13,8 +14,10 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.retention.packs import PackRetention
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import UPLOAD_S, Garbage, Retention
 
@@ -46,6 +49,28 @@ class Collector:
         A failure midway leaves garbage, and never deletes a needed object. Raises NotFoundError, StorageError.
         """
         return self._retention(identity).clean(self._newest(identity), self._keep_versions)
+
+    def find_packs(self, garbage: Mapping[Identity, Garbage]) -> list[tuple[str, Blob]]:
+        """Return the packs that are not needed once the ``garbage`` of the stores is gone, with where they are.
+
+        Raises StorageError.
+        """
+        replaced = {identity: each.replaced for identity, each in garbage.items()}
+        return [(root, blob) for root, packs in self._packs().items() for blob in packs.find(replaced)]
+
+    def clean_packs(self) -> int:
+        """Delete the packs that no store needs; return how many. Raises StorageError."""
+        return sum(packs.clean() for packs in self._packs().values())
+
+    def _packs(self) -> dict[str, PackRetention]:
+        """Return the retention of the packs of all stores whose garbage was looked for, by where the packs are."""
+        roots = {
+            place.url.removesuffix(f"/{store_folder(identity)}")
+            for identity in self._retentions
+            if (place := self._find_owned(identity)).url.endswith(f"/{store_folder(identity)}")
+        }
+        log, workplace = StoreLog("gc", "packs"), self._checkpoint.workplace
+        return {root: PackRetention(workplace.place(root), self._pool, log) for root in sorted(roots)}
 
     def find_unfinished(self) -> list[Blob]:
         """Return files that are of no store, such as pins, whose writers died before they had finished them.

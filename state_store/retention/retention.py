@@ -14,6 +14,9 @@ Siblings that lost are kept until their version is older than all of these: only
 The order of deletion makes a crash harmless: first manifests, then deltas and winners, then table files. A manifest
 never refers to a deleted file.
 
+A delta in a pack is not deleted. The store says instead, in an object of its own, up to which version a snapshot
+replaces its commits. ``packs`` deletes a pack when all its stores have said so.
+
 A process that has decided to delete table files may be arbitrarily slow, and so may one that makes a snapshot of them.
 Either may be suspended for an hour and continue, and there may be several of each. So the rule is an order of steps,
 not a clock::
@@ -70,10 +73,18 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
-from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, is_table_object, new_id, snapshot_name
+from pyspark_ckpt.state_store.format.names import (
+    TABLE_FOLDER,
+    ReplacedName,
+    is_table_object,
+    new_id,
+    snapshot_name,
+)
 from pyspark_ckpt.state_store.format.notices import FOLDER as NOTICE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.packs.lineages import IsBase, extend
+from pyspark_ckpt.state_store.packs.store_place import is_whole_object
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
 from pyspark_ckpt.state_store.retention.pins import Pins
 
@@ -98,17 +109,25 @@ CONFIRMED_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Retired:
-    """Objects to delete, in the order of deletion. The names in one list may be deleted in parallel."""
+    """Objects to delete, in the order of deletion. The names in one list may be deleted in parallel.
+
+    ``base``: the snapshot that replaces them.
+    """
 
     manifests: list[str]
     commits: list[str]
+    base: Marker | None = None
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Objects that can no longer be restored or read, in the order of deletion."""
+    """Objects that can no longer be restored or read, in the order of deletion.
+
+    ``replaced``: up to this version, the commits of the store are not needed.
+    """
 
     blobs: tuple[Blob, ...]
+    replaced: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -132,6 +151,7 @@ def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callabl
         manifests=[snapshot_name(m) for m in lineage.snapshots if m.version < base.version or m in losers],
         commits=[str(name) for m, (name, _) in lineage.deltas.items() if m.version <= base.version or m in losers]
         + [str(name) for name in lineage.winners if name.version < base.version],
+        base=base,
     )
 
 
@@ -155,6 +175,11 @@ class _Look:
     lineage: Lineage
     doomed: frozenset[str] | None
     tables: Mapping[str, Blob]
+
+
+def _is_at_most(oldest: int) -> IsBase:
+    """Return whether a commit is a snapshot of a version that is not above ``oldest``."""
+    return lambda lineage, commit: commit in lineage.snapshots and commit.version <= oldest
 
 
 class Retention:
@@ -207,9 +232,11 @@ class Retention:
         self._confirmations.allow(confirmed_bytes)
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
-        self.has_lost_newest = look.lineage.is_lost(newest)
         oldest = self._oldest(newest, min_versions, tidies=True)
+        extend(look.lineage, self._place, newest, _is_at_most(oldest))
+        self.has_lost_newest = look.lineage.is_lost(newest)
         gone = self._find_retired(look, newest, oldest)
+        self._say_replaced(look.lineage, gone)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
         if not self._has_hole(look.lineage, newest, oldest):
             count += self._delete_tables(look.tables.values())
@@ -226,6 +253,7 @@ class Retention:
         look = self._look(tidies=False)
         lineage = look.lineage
         oldest = self._oldest(newest, min_versions, tidies=False)
+        extend(lineage, self._place, newest, _is_at_most(oldest))
         gone = self._find_retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
@@ -239,7 +267,9 @@ class Retention:
             if reachable is not None and blob.name not in reachable and self._is_old(blob, now)
         ]
         unfinished = self._place.find_unfinished(max(self._grace_s, UPLOAD_S))
-        return Garbage((*(blobs[name] for name in (*gone.manifests, *gone.commits)), *unreachable, *unfinished))
+        whole = [name for name in (*gone.manifests, *gone.commits) if is_whole_object(self._place, name)]
+        replaced = 0 if gone.base is None else gone.base.version
+        return Garbage((*(blobs[name] for name in whole), *unreachable, *unfinished), replaced)
 
     @property
     def is_waiting(self) -> bool:
@@ -282,6 +312,16 @@ class Retention:
     def _find_retired(self, look: _Look, newest: Marker, oldest: int) -> Retired:
         is_base = self._is_base
         return find_retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
+
+    def _say_replaced(self, lineage: Lineage, gone: Retired) -> None:
+        """Say which snapshot replaces commits in packs, if there are any among those that are retired."""
+        if gone.base is None or all(is_whole_object(self._place, name) for name in gone.commits):
+            return
+        name = ReplacedName(gone.base)
+        if name not in lineage.replaced:
+            self._place.put(str(name), b"")
+        for other in lineage.replaced.keys() - {name}:
+            self._place.delete(str(other))
 
     def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
         """Return whether something that retained versions need is missing. If restored, it needs its table files."""

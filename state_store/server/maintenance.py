@@ -25,7 +25,9 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.packs.lineages import read_lineage
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
+from pyspark_ckpt.state_store.retention.packs import PackRetention
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import CONFIRMED_BYTES, Retention
 from pyspark_ckpt.state_store.retention.scrub import Scrub
@@ -79,6 +81,9 @@ class Maintenance:
             store.log,
             resources.times.make_clock(store.place),
         )
+        # One of the stores does it for the query. Spark numbers operators with state from 0 on.
+        is_first = (store.identity.operator, store.identity.partition) == (0, 0)
+        self._packs = PackRetention(store.root, resources.pool, store.log) if is_first else None
         self._found_damage = False
         self._has_recalled = False
 
@@ -127,6 +132,8 @@ class Maintenance:
             if not self._is_own():
                 return 0
             count = self._retention.clean(self._store.newest, min_versions, CONFIRMED_BYTES)
+            if self._packs is not None:
+                count += self._packs.clean()
             scrubbed = self._scrub.run(self._local_tables)
             self._found_damage |= scrubbed.found_damage or self._retention.has_lost_newest
             if scrubbed.healed:
@@ -181,7 +188,7 @@ class Maintenance:
         if copy is None:
             return None, ""
         try:
-            lineage = Lineage.read(self._store.place)
+            lineage = read_lineage(self._store.place, copy.marker)
             reason = self._find_reason(copy.marker, lineage, force=force)
             if reason is None:
                 return None, ""

@@ -228,23 +228,23 @@ class Dispatcher:
             worker = WorkerTask(request.attempt, request.executor, request.key_schema, request.num_partitions)
         with _looking_elsewhere(store):
             transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
-        return self._answer_begin(store, transaction)
+        return self._answer_begin(store, transaction, request.id)
 
     def _replay(self, request: Replay) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         store = handle.store
         with _looking_elsewhere(store):
             transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
-        return self._answer_begin(store, transaction)
+        return self._answer_begin(store, transaction, request.id)
 
-    def _answer_begin(self, store: Store, transaction: Transaction) -> dict[str, Any]:
+    def _answer_begin(self, store: Store, transaction: Transaction, commit_id: str | None) -> dict[str, Any]:
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
         database, is_live = store.local.locate(transaction)
         return {
             "txn": transaction.number,
             "version": base.version,
-            "id": None if base == EMPTY else store.place.located(base),
+            "id": None if base == EMPTY else commit_id or base.id,
             "new_id": transaction.new_id,
             "db": str(database),
             "live": is_live,

@@ -178,15 +178,15 @@ class Stores:
             return with_retries(self._places(url, options.s3, hadoop), retries)
 
         checkpoint = unmetered = open_place(checkpoint_root)
-        root = checkpoint_root
+        root = unmetered
         if options.remote:  # only requests to the place of the state are counted, and the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store, are not counted
                 ownership.claim(open_place(query_folder), checkpoint, options.remote)
-            state_dir, root = f"{query_folder}/{remote.store_folder(identity)}", query_folder
+            state_dir, root = f"{query_folder}/{remote.store_folder(identity)}", open_place(query_folder)
         else:
             checkpoint = MeteredPlace(checkpoint, traffic, failpoints)
-        packs = open_place(f"{root}/{PACKS_FOLDER}")
+        packs = open_place(f"{root.url}/{PACKS_FOLDER}")
         place = StorePlace(open_place(state_dir), packs, traffic, failpoints)
         access = Access(place.url, checkpoint.url, options, hadoop)
         with self._lock:
@@ -205,6 +205,7 @@ class Stores:
                     StoreContext(
                         identity,
                         place,
+                        root,
                         checkpoint,
                         traffic,
                         epochs,

@@ -48,13 +48,15 @@ class SharedResources:
 class StoreContext:
     """The foundation of one store.
 
-    Durable objects are in ``place``, local copies in ``folder``. ``checkpoint`` is the place of the query's checkpoint,
+    Durable objects are in ``place``, local copies in ``folder``. ``root`` is the folder with the state of the query.
+    ``checkpoint`` is the place of its checkpoint,
     and ``epochs`` and ``operators`` hold what is known of that query, and ``gathering`` its commits under way.
     ``traffic`` counts the requests.
     """
 
     identity: Identity
     place: StorePlace
+    root: BlobPlace
     checkpoint: BlobPlace
     traffic: Traffic
     epochs: Epochs

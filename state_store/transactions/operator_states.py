@@ -25,7 +25,9 @@ from pyspark_ckpt.state_store.errors import FormatError, InternalError, NotFound
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 
 RUNS_KEPT = 64
@@ -124,7 +126,9 @@ class OperatorStates:
 
         def read(partition: int) -> StoreMeta | None:
             other = replace(identity, partition=partition)
-            there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
+            there = StorePlace(
+                self._places(f"{root}{store_folder(other)}"), self._places(f"{root}{PACKS_FOLDER}"), traffic
+            )
             ids = named[partition] if partition < len(named) else []
             return _read_meta(there, checkpoint, other, own.version, ids)
 
@@ -132,16 +136,20 @@ class OperatorStates:
 
 
 def _read_meta(
-    place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
+    place: StorePlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
 ) -> StoreMeta | None:
     """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports.
 
     Raises FormatError if the commit that counts is missing: NotFoundError would mean the caller's own store.
     """
-    lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
-    if not lineage.list_commits(version):
-        return None
     try:
+        if len(ids) == 1:  # the operator has one store, so it is this one's
+            packed = place.read_slot_meta(place.note(version, ids[0]))
+            if packed is not None:
+                return packed.store
+        lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
+        if not lineage.list_commits(version) and all(split_id(each)[1] is None for each in ids):
+            return None
         commit = resolve(identity, version, Evidence(place, checkpoint, ids, lineage))
         return read_meta_at(place, commit, lineage)
     except NotFoundError as problem:

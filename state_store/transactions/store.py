@@ -42,6 +42,7 @@ class Store:
         self._context = context
         self.identity = context.identity
         self.place = context.place
+        self.root = context.root
         self.options = context.options
         self.log = context.log
         self.checkpoint = context.checkpoint

@@ -6,6 +6,7 @@ rows in one place; 2 is a keyed one. Partitions learn of states in different ord
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import time
@@ -23,7 +24,7 @@ from pyspark_ckpt.state_store.checkpoints.ownership import claim
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.format.delta import write_delta
+from pyspark_ckpt.state_store.format.delta import pour_delta, put_delta
 from pyspark_ckpt.state_store.format.keys import (
     EMPTY_ID,
     FIRST_KEYED_COUNTER,
@@ -37,15 +38,17 @@ from pyspark_ckpt.state_store.format.keys import (
     read_hash,
     state_range,
 )
-from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, folder_of_query, store_folder
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, Slot, locate, split_id
 from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
+from pyspark_ckpt.state_store.packs.lineages import read_lineage
+from pyspark_ckpt.state_store.packs.pack import write_pack
 from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
 from pyspark_ckpt.state_store.savepoints.restoring import claimed_savepoint, query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
@@ -92,13 +95,16 @@ class Query:
     options: Options = field(default_factory=lambda: parse({}))
     operators: tuple[int, ...] = tuple(NAMES)
     format: int = 2
+    packed: float = 0.5
+    """How probable it is in format 2 that the commits of a batch are in packs."""
     rows: Logical = field(default_factory=dict)
     metas: dict[Identity, StoreMeta] = field(default_factory=dict)
     version: int = 0
 
     def __post_init__(self) -> None:
         """Write what Spark writes before the first batch."""
-        self.random = random.Random(self.seed)
+        self.random, self.packing = random.Random(self.seed), random.Random(f"packs {self.seed}")
+        self.chains: dict[Identity, list[str]] = {}
         place = self.place
         place.put("metadata", json.dumps({"id": QUERY}).encode())
         for number, kind in enumerate(self.operators):
@@ -137,6 +143,11 @@ class Query:
             return place_at(folder_in(self.options.remote, QUERY, identity), self.options.s3)
         return place_at(f"{self.place.url}/{store_folder(identity)}", self.options.s3)
 
+    def version_of(self, identity: Identity) -> StoreVersion:
+        """The newest version of a store."""
+        (located, *_), meta = self.chains[identity], self.metas[identity]
+        return StoreVersion(identity, self.place_of(identity).url, meta, located=located)
+
     def plan(self) -> int:
         """Write what Spark does before a batch runs; its number."""
         batch = self.version
@@ -152,11 +163,12 @@ class Query:
             batch = self.plan()
             changes = self._changes(rows)
             ids: dict[str, dict[int, list[str]]] = {}
+            self._write([self._commit(identity, changes) for identity in self.identities()])
             for identity in self.identities():
-                meta = self._commit(identity, changes)
                 if snapshots and self.random.random() < 0.7:
                     self.snapshot(identity)
-                ids.setdefault(str(identity.operator), {}).setdefault(identity.partition, []).append(meta.id)
+                located = self.chains[identity][0]
+                ids.setdefault(str(identity.operator), {}).setdefault(identity.partition, []).append(located)
             named = {operator: list(each.values()) for operator, each in ids.items()}
             entry = {"nextBatchWatermarkMs": 1000 * batch, **({"stateUniqueIds": named} if self.format > 1 else {})}
             self.place.put(f"commits/{batch}", b"v%d\n%s" % (self.format, json.dumps(entry).encode()))
@@ -186,10 +198,10 @@ class Query:
 
     def _commit(
         self, identity: Identity, changes: Mapping[tuple[int, str, str], dict[bytes, bytes | None]]
-    ) -> StoreMeta:
+    ) -> tuple[Identity, DeltaName, bytes]:
         """One delta of one store; a state that has no row there yet may not be known there either."""
         operator, store, partition = self.operators[identity.operator], identity.name, identity.partition
-        before, place = self.metas[identity], self.place_of(identity)
+        before = self.metas[identity]
         states = list(STATES[operator, store].items())
         if partition % 2:
             states.reverse()
@@ -219,9 +231,27 @@ class Query:
             rows = {MARKER_KEY: after.marker.encode(), **written}
             write_table_file(folder / "0.sst", sorted(rows.items()), TUNING)
             delta = DeltaName(after.marker, Marker(before.version, before.id if before.version else EMPTY_ID))
-            write_delta(place, delta, after, [folder / "0.sst"])
+            content, chain = io.BytesIO(), self.chains.get(identity, [])
+            is_packed = any(split_id(each)[1] for each in chain)
+            pour_delta(content, after, [folder / "0.sst"], chain if is_packed else ())
         self.metas[identity] = after
-        return after
+        return identity, delta, content.getvalue()
+
+    def _write(self, deltas: list[tuple[Identity, DeltaName, bytes]]) -> None:
+        """Write the deltas of a batch, in one or two packs or as objects of their own."""
+        version, slots = self.version + 1, dict[Identity, Slot]()
+        if self.format > 1 and self.version and self.packing.random() < self.packed:
+            half = self.packing.randrange(len(deltas))
+            url = self.place.url if not self.options.remote else folder_of_query(self.options.remote, QUERY)
+            for some in filter(None, (deltas[:half], deltas[half:])):
+                packs, pack = place_at(f"{url}/{PACKS_FOLDER}", self.options.s3), f"{self.packing.getrandbits(64):016x}"
+                for (identity, _, _), slot in zip(some, write_pack(packs, version, pack, some), strict=True):
+                    slots[identity] = slot
+        for identity, delta, content in deltas:
+            if identity not in slots:
+                put_delta(self.place_of(identity), delta, content)
+            located = locate(delta.commit.id, slots.get(identity))
+            self.chains.setdefault(identity, []).insert(0, located)
 
     def _count(self, operator: int, store: str, state: str, partition: int) -> int:
         keys = self.rows[operator, store, state]
@@ -229,13 +259,14 @@ class Query:
 
     def snapshot(self, identity: Identity) -> None:
         """Make a snapshot of the newest version of a store, as the state server does."""
-        meta, place, workplace = self.metas[identity], self.place_of(identity), Workplace(self.options)
-        version = StoreVersion(identity, place.url, meta)
+        workplace, version = Workplace(self.options), self.version_of(identity)
+        place, meta = workplace.store_place(version), version.meta
         with workplace.folder() as folder, workplace.restore(version, folder / "copy") as restored:
             restored.database.close()
             log = StoreLog(f"test.{identity.short}", identity.short)
             writer = SnapshotWriter(place, identity.partition, TUNING, FailPoints(""), log, full=False)
-            assert writer.publish(LocalCopy(folder / "copy", meta), Lineage.read(place), lambda: False) is not None
+            lineage = read_lineage(place, meta.marker)
+            assert writer.publish(LocalCopy(folder / "copy", meta), lineage, lambda: False) is not None
 
 
 TUNING = Tuning(1 << 20)

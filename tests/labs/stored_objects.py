@@ -9,15 +9,16 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import is_table_object
+from pyspark_ckpt.state_store.packs.store_place import is_whole_object
 
 
 class StoredObjects:
     """The objects of one store as they lie in their place."""
 
-    def __init__(self, place: BlobPlace) -> None:
-        """Look into ``place``, past any fault."""
+    def __init__(self, place: BlobPlace, tables: dict[Blob, frozenset[str]] | None = None) -> None:
+        """Look into ``place``, past any fault. ``tables``: what is known of manifests."""
         self._place = place
-        self._tables: dict[Blob, frozenset[str]] = {}
+        self._tables = {} if tables is None else tables
         self.damaged: set[str] = set()
         """Table files that are there, but cannot be used."""
 
@@ -46,21 +47,30 @@ class StoredObjects:
     def litter(self, newest: Marker, keep: int) -> set[str]:
         """Objects that a clean-up which has nothing to wait for would have deleted."""
         lineage = Lineage.read(self._place)
-        ancestors = lineage.ancestors(newest)
-        oldest = newest.version - keep
-        bases = [
-            marker
-            for marker, blob in lineage.snapshots.items()
-            if marker in ancestors and marker.version <= oldest and self.damaged.isdisjoint(self._tables_of(blob))
-        ]
-        base = max(bases, default=EMPTY)
+        base = self.base(newest, keep, lineage)
         used = set().union(*(self._tables_of(blob) for blob in lineage.snapshots.values()))
         return (
             {blob.name for marker, blob in lineage.snapshots.items() if marker.version < base.version}
-            | {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version <= base.version}
+            | {
+                blob.name
+                for marker, (_, blob) in lineage.deltas.items()
+                if marker.version <= base.version and is_whole_object(self._place, blob.name)
+            }
             | {blob.name for name, blob in lineage.winners.items() if name.version < base.version}
             | {blob.name for blob in self._place.list("sst") if is_table_object(blob.name) and blob.name not in used}
         )
+
+    def base(self, newest: Marker, keep: int, lineage: Lineage) -> Marker:
+        """Return the snapshot that replaces all before it, as far as ``keep`` versions below the newest allow."""
+        ancestors = lineage.ancestors(newest)
+        bases = [
+            marker
+            for marker, blob in lineage.snapshots.items()
+            if marker in ancestors
+            and marker.version <= newest.version - keep
+            and self.damaged.isdisjoint(self._tables_of(blob))
+        ]
+        return max(bases, default=EMPTY)
 
     def _tables_of(self, manifest: Blob) -> frozenset[str]:
         if manifest not in self._tables:

@@ -8,15 +8,21 @@ from collections.abc import Callable
 
 import xxhash
 
+from pyspark_ckpt.state_store.blobs import Blob, Traffic
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, parse_pack, split_id
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.packs.catalog import Catalog
+from pyspark_ckpt.state_store.packs.pack import read_index
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from tests.labs.stored_objects import StoredObjects
 from tests.simulation.history import Batch
 from tests.simulation.object_service import ObjectService
 from tests.simulation.shared_folder import SharedFolder
 
-KINDS = frozenset({"delta", "snapshot", "sst", "winner", "notice"})
+KINDS = frozenset({"delta", "replaced", "snapshot", "sst", "winner", "notice"})
 
 
 class Violation(BaseException):
@@ -38,7 +44,9 @@ class StoredQuery:
         self._service = service
         self._place = service.place(url)
         self._keep = keep
-        self._stores: dict[int, StoredObjects] = {}
+        self._packs = service.place(f"{url}/{PACKS_FOLDER}")
+        self._catalog = Catalog(self._packs)
+        self._tables: dict[int, dict[Blob, frozenset[str]]] = {}
         self.newest = 0
         self.first_kept = 0
         self._rotten: set[bytes] = set()
@@ -66,6 +74,12 @@ class StoredQuery:
 
     def ids_of(self, number: int) -> list[str] | None:
         """Return the ids that an entry of the commit log names, by partition; None in format 1."""
+        content = self._place.get(f"commits/{number}")
+        ids = json.loads(content.partition(b"\n")[2]).get("stateUniqueIds")
+        return None if ids is None else [split_id(each[0])[0] for each in ids["0"]]
+
+    def located_ids_of(self, number: int) -> list[str] | None:
+        """Return the ids as Spark keeps them."""
         content = self._place.get(f"commits/{number}")
         ids = json.loads(content.partition(b"\n")[2]).get("stateUniqueIds")
         return None if ids is None else [each[0] for each in ids["0"]]
@@ -127,6 +141,10 @@ class StoredQuery:
             self.deleted[f"deleted: {_kind_of(name)}"] += 1
             self._require_restorable(int(name.split("/")[2]), name)
             self._require_whole(int(name.split("/")[2]), f"{name} was deleted")
+        elif verb == "delete" and name.startswith(PACKS_FOLDER):
+            self.deleted["deleted: pack"] += 1
+            for partition in list(self._tables):
+                self._require_restorable(partition, name)
 
     def look_again(self) -> None:
         """Look which version is the newest."""
@@ -136,32 +154,40 @@ class StoredQuery:
     def find_left_over(self) -> list[str]:
         """Return what a clean-up should have deleted. In format 1, any commit may be the one that stands."""
         number = self.numbers("commits")[-1]
-        ids, found = self.ids_of(number), list[str]()
-        for partition in self._stores:
-            objects = self._objects(partition)
-            place = self._service.place(self.key(f"state/0/{partition}"))
-            commits = [Marker(number + 1, ids[partition])] if ids else Lineage.read(place).list_commits(number + 1)
+        ids, found, bases = self.ids_of(number), list[str](), dict[int, int]()
+        for partition in self._tables:
+            objects, place = self._look_at(partition)
+            lineage = Lineage.read(place)
+            commits = [Marker(number + 1, ids[partition])] if ids else lineage.list_commits(number + 1)
             left = set.intersection(*(objects.litter(commit, self._keep) for commit in commits))
             found += [f"{place.url}/{name}" for name in sorted(left)]
+            bases[partition] = min(objects.base(commit, self._keep, lineage).version for commit in commits)
+        for blob in self._packs.list():
+            version, _ = parse_pack(blob.name) or (0, "")
+            index = read_index(self._packs, blob)
+            if all(version <= bases.get(commit.partition, 0) for commit in index):
+                found.append(f"{self._packs.url}/{blob.name}")
         return found
 
-    def _objects(self, partition: int) -> StoredObjects:
-        place = self._service.place(self.key(f"state/0/{partition}"))
-        objects = self._stores.setdefault(partition, StoredObjects(place))
+    def _look_at(self, partition: int) -> tuple[StoredObjects, StorePlace]:
+        """Return the objects of a store, and its place, which shows all its commits in packs."""
+        place = StorePlace(self._service.place(self.key(f"state/0/{partition}")), self._packs, Traffic())
+        self._catalog.look_again()
+        self._catalog.show(place, Identity(0, partition, "default"))
+        objects = StoredObjects(place, self._tables.setdefault(partition, {}))
         objects.damaged = {key.removeprefix(f"{place.url}/") for key in (self.damaged if self._damaged else ())}
-        return objects
+        return objects, place
 
     def _require_whole(self, partition: int, happened: str) -> None:
         """Fail unless each published snapshot of a store that is there has all its table files."""
-        place, objects = self._service.place(self.key(f"state/0/{partition}")), self._objects(partition)
-        for marker, manifest in Lineage.read(place).snapshots.items():
+        objects, place = self._look_at(partition)
+        for marker, manifest in Lineage.read(place.bare).snapshots.items():
             if marker in self._published and (lost := objects.find_missing(manifest)):
                 raise Violation(f"the published snapshot of {marker} of {partition} lacks {lost}, as {happened}")
 
     def _require_restorable(self, partition: int, deleted: str) -> None:
         """Fail unless every retained version of a store can be restored from what is stored."""
-        place = self._service.place(self.key(f"state/0/{partition}"))
-        objects = self._objects(partition)
+        objects, place = self._look_at(partition)
         lineage = Lineage.read(place)
         for number in self.retained():
             version, ids = number + 1, self.ids_of(number)

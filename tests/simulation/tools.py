@@ -214,6 +214,7 @@ class Tools:
                     checkpoint.look_again()
                     for identity in waiting:
                         collector.clean(identity)
+                collector.clean_packs()
             finally:
                 collector.close()
 

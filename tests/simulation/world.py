@@ -317,7 +317,7 @@ class World:
         executor, stored = self.executors[0], self.stored
         executor.kill(keeps_disk=False)
         for number in stored.retained():
-            ids = stored.ids_of(number)
+            ids = stored.located_ids_of(number)
             for partition in range(self.query.partitions):
                 named = None if ids is None else ids[partition]
                 rows = executor.call("last look", partial(self._read, executor, number + 1, partition, named))

@@ -10,7 +10,8 @@ from threading import Barrier
 import pytest
 
 from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, split_id
-from tests.labs.lab import Lab, Rows, Txn, expected
+from pyspark_ckpt.state_store.packs import gathering
+from tests.labs.lab import CallError, Lab, Rows, Txn, expected
 
 STORES = 6
 
@@ -18,17 +19,24 @@ STORES = 6
 class Query:
     """A query with several stores, whose tasks commit together."""
 
-    def __init__(self, folder: Path, **options: str) -> None:
+    def __init__(self, folder: Path, keep: int = 100, **options: str) -> None:
         self.lab = Lab(folder, **options)
+        self.lab.partition = 0
+        self.keep = keep
         self.ids: list[list[str]] = []
         self.handles: list[int] = []
         self.open()
 
     def open(self) -> None:
         self.handles = [
-            self.lab.open(state_dir=str(self.lab.checkpoint / "state" / "0" / str(number)), partition=number)
+            self.lab.open(
+                state_dir=str(self.lab.checkpoint / "state" / "0" / str(number)), partition=number, keep=self.keep
+            )
             for number in range(STORES)
         ]
+
+    def call(self, method: str, number: int, **more: object) -> None:
+        self.lab.server.call(method, handle=self.handles[number], **more)
 
     def begin(self, number: int, version: int) -> Txn:
         return self.lab.begin(self.handles[number], version, self.ids[version - 1][number] if version else None)
@@ -61,6 +69,13 @@ class Query:
         return sorted((self.lab.checkpoint / PACKS_FOLDER).glob("*.pack"))
 
 
+@pytest.fixture(autouse=True)
+def _waits_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit waits for all tasks that have begun, however busy the machine is."""
+    monkeypatch.setattr(gathering, "MOST_WAIT_S", 60.0)
+    monkeypatch.setattr(gathering, "WAIT_SHARE", 1e6)
+
+
 @pytest.fixture
 def query(tmp_path: Path) -> Iterator[Query]:
     query = Query(tmp_path)
@@ -86,3 +101,27 @@ def test_a_commit_that_is_alone_is_an_object_of_its_own(query: Query) -> None:
     query.run(2)
     query.run(2, [3])
     assert len(query.packs) == 1
+
+
+def test_a_pack_is_deleted_when_a_snapshot_replaces_the_commits_of_all_its_stores(tmp_path: Path) -> None:
+    query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
+    query.run(10)
+    for number in range(STORES):
+        query.begin(number, 10).abort()
+        query.call("snapshot", number, force=True)
+    query.run(4)
+    for number in range(STORES):
+        query.begin(number, 14).abort()
+        assert len(query.packs) == 13
+        query.call("cleanup", number)
+    query.call("cleanup", 0)
+    assert [int(path.name[:20]) for path in query.packs] == [11, 12, 13, 14]
+    assert query.lab.objects(".delta") == []
+    query.restart()
+    for number in range(STORES):
+        for version in (14, 12, 11, 10):
+            assert query.rows(number, version) == expected(version)
+        with pytest.raises(CallError, match="retired") as caught:
+            query.begin(number, 9)
+        assert caught.value.kind == "NotFoundError"
+    query.lab.server.die()

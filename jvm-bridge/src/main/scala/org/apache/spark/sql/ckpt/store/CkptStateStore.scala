@@ -249,7 +249,7 @@ private[ckpt] final class CkptStateStore(provider: ProvidedStore, txn: Transacti
     if (status != Committed) {
       throw StoreErrors.outOfOrder(s"Cannot get checkpointInfo without committing the store ($this is $status)")
     }
-    if (provider.served.usesCheckpointIds) (Some(txn.begun.newId), txn.begun.id) else (None, None)
+    if (provider.served.usesCheckpointIds) (Some(txn.committedId), txn.begun.id) else (None, None)
   }
 
   private def end(): Unit = {

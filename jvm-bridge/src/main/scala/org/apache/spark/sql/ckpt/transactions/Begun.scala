@@ -1,5 +1,6 @@
 package org.apache.spark.sql.ckpt.transactions
 
+import java.nio.charset.StandardCharsets.ISO_8859_1
 import java.nio.file.{Path, Paths}
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -13,7 +14,6 @@ private[ckpt] final class Begun(val opened: ServedStore.Opened, answer: JsonNode
   val number: Long = answer.get("txn").asLong
   val version: Long = answer.get("version").asLong
   val id: Option[String] = Option(Json.text(answer, "id"))
-  val newId: String = answer.get("new_id").asText
   val path: String = answer.get("db").asText
   val live: Boolean = answer.get("live").asBoolean
   val staging: Path = Paths.get(answer.get("staging").asText)
@@ -25,7 +25,11 @@ private[ckpt] final class Begun(val opened: ServedStore.Opened, answer: JsonNode
   val states: JsonNode = answer.get("states")
   val metrics: JsonNode = answer.path("metrics")
 
-  /** The version and its id, which identify what a view or a cache shows. */
-  def tag: String = s"$version-${id.getOrElse("")}"
-  def nextTag: String = s"${version + 1}-$newId"
+  /** The version and its commit, which identify what a view or a cache shows. */
+  def tag: String = Begun.tagOf(markerValue)
+  def nextTag: String = Begun.tagOf(nextMarkerValue)
+}
+
+private[ckpt] object Begun {
+  private def tagOf(marker: Array[Byte]): String = if (marker == null) "" else new String(marker, ISO_8859_1)
 }

@@ -214,10 +214,14 @@ private[ckpt] final class Transaction(
   /** What Python workers have written in this transaction, once it is committed. */
   @volatile var workerRows: CommitReport.WorkerRows = CommitReport.WorkerRows(0, 0)
 
+  /** The id of the commit, as Spark's commit log keeps it. */
+  var committedId: String = _
+
   /** Records that the writes are durable: they are not spilled any more, and the near cache may show them. `states` are
     * those of the new version. Rows that Python workers have written are not here.
     */
-  def committed(states: JsonNode): Unit = {
+  def committed(id: String, states: JsonNode): Unit = {
+    committedId = id
     hasWorkers = Transaction.haveKeyed(states)
     if (hasWorkers) writes.complete(false)
     writes.seal()

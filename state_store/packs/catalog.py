@@ -1,0 +1,69 @@
+"""All packs of a query by their indexes, for tools, which have no ids of most commits."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.slots import Slot, locate, parse_pack
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.packs.pack import PackedCommit, read_index
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
+
+THREADS = 16
+
+
+class Catalog:
+    """The packs in one place. Each index is read once. Safe to use from many threads."""
+
+    def __init__(self, packs: BlobPlace) -> None:
+        """Know nothing yet of ``packs``."""
+        self.place = packs
+        self.damaged: dict[str, FormatError] = {}
+        """Packs whose index cannot be read, by their names. Their commits are found by the ids of later ones."""
+        self._lock = threading.Lock()
+        self._indexes: dict[Blob, tuple[PackedCommit, ...]] = {}
+        self._by_store: dict[Identity, list[tuple[Blob, PackedCommit]]] | None = None
+
+    def look_again(self) -> None:
+        """List the packs again when they are needed next."""
+        with self._lock:
+            self._by_store = None
+
+    def show(self, place: StorePlace, store: Identity) -> None:
+        """Let the place of a store show all its commits in packs. Raises StorageError."""
+        with self._lock:
+            if self._by_store is None:
+                self._by_store = self._look()
+            commits = self._by_store.get(store, [])
+        for blob, commit in commits:
+            version, pack = parse_pack(blob.name) or (0, "")
+            located = locate(commit.id, Slot(pack, commit.start, commit.size_bytes))
+            place.note(version, located, commit.delta_name(version).parent, blob.modified_s)
+
+    def _look(self) -> dict[Identity, list[tuple[Blob, PackedCommit]]]:
+        packs = [blob for blob in self.place.list() if parse_pack(blob.name) is not None]
+        self._indexes = {blob: self._indexes[blob] for blob in packs if blob in self._indexes}
+        self.damaged = {}
+        new = [blob for blob in packs if blob not in self._indexes]
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="packs") as pool:
+            for blob, found in zip(new, pool.map(self._read, new), strict=True):
+                if isinstance(found, FormatError):
+                    self.damaged[blob.name] = found
+                else:
+                    self._indexes[blob] = found
+        by_store: dict[Identity, list[tuple[Blob, PackedCommit]]] = {}
+        for blob, index in self._indexes.items():
+            for commit in index:
+                by_store.setdefault(commit.identity, []).append((blob, commit))
+        return by_store
+
+    def _read(self, blob: Blob) -> tuple[PackedCommit, ...] | FormatError:
+        try:
+            return read_index(self.place, blob)
+        except NotFoundError:  # deleted since the listing
+            return ()
+        except FormatError as problem:
+            return problem
