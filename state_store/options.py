@@ -115,6 +115,7 @@ class Options:
     remote: str
     s3: S3Settings
     place_timeout_s: float
+    pack_commits: bool
     full_snapshots: bool
     snapshot_every_versions: int
     snapshot_every_bytes: int
@@ -198,6 +199,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
         place_timeout_s=cast("float", values["placeTimeout"]),
+        pack_commits=values["packCommits"] == "true",
         full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         snapshot_every_bytes=cast("int", values["snapshotEveryBytes"]),

@@ -11,7 +11,6 @@ from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker, is_id
 from pyspark_ckpt.state_store.format.names import DeltaName
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.log import StoreLog
 
@@ -47,7 +46,7 @@ class Decisions:
         if version == 0:
             return EMPTY
         if commit_id is not None:
-            return Marker(version, split_id(commit_id)[0])
+            return Marker(version, commit_id)
         decided = self._decided.get((caller.run_id, version))
         if decided is not None:
             return decided

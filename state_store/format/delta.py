@@ -34,7 +34,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.json_objects import CommitId, Count, DeltaFileName, FormatOnly, Sha256, Xxh3, decoder
+from pyspark_ckpt.state_store.json_objects import Count, DeltaFileName, FormatOnly, Sha256, SparkId, Xxh3, decoder
 
 CHAINED_FORMAT = 2
 UNKNOWN_ID = "."
@@ -67,7 +67,7 @@ class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     store: StoreMeta
     rows: Count
     files: tuple[DeltaFile, ...]
-    chain: tuple[CommitId, ...] = ()
+    chain: tuple[SparkId, ...] = ()
 
 
 @dataclass(frozen=True)

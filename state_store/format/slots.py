@@ -3,9 +3,10 @@
 A pack is one object with the deltas of several stores of a query, see ``packs``::
 
     <id>                                       a commit with a delta of its own, or from before there were packs
-    <id>.<pack>.<first byte>.<size>            a commit in the pack <version>-<pack>.pack; numbers are hexadecimal
+    <id>-<pack>.<first byte>.<size>            a commit in the pack <version>-<pack>.pack; numbers are hexadecimal
 
-Everything but Spark's logs, and the chains in deltas, knows a commit by its version and the plain ``<id>``.
+Everything but Spark's logs, and the chains in deltas, knows a commit by its version and the plain ``<id>``. Releases
+that know no packs refuse an id with ``-``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PACKS_FOLDER = f"{CHECKPOINT_FOLDER}/packs"
 """The folder of packs, in the checkpoint or in the query's folder below ``remote``."""
 PACK_ID_DIGITS = 16
 
-_LOCATED = re.compile(r"([A-Za-z0-9_]{1,64})\.([0-9a-f]{16})\.(0|[1-9a-f][0-9a-f]{0,8})\.([1-9a-f][0-9a-f]{0,8})")
+_LOCATED = re.compile(r"([A-Za-z0-9_.]{1,64})-([0-9a-f]{16})\.(0|[1-9a-f][0-9a-f]{0,8})\.([1-9a-f][0-9a-f]{0,8})")
 _PACK = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.pack")
 
 
@@ -44,7 +45,7 @@ def parse_pack(name: str) -> tuple[int, str] | None:
 
 def locate(commit_id: str, slot: Slot | None) -> str:
     """Return the id that Spark keeps of a commit: with its place in a pack, if it is in one."""
-    return commit_id if slot is None else f"{commit_id}.{slot.pack}.{slot.start:x}.{slot.size_bytes:x}"
+    return commit_id if slot is None else f"{commit_id}-{slot.pack}.{slot.start:x}.{slot.size_bytes:x}"
 
 
 def split_id(located: str) -> tuple[str, Slot | None]:

@@ -7,15 +7,20 @@ commit. It then writes the pack for all. Whoever is alone writes a delta of its 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.format.delta import put_delta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 PACKED_BYTES = 4 << 20
 """The largest delta that goes into a pack: until it is written, it is in memory."""
@@ -24,6 +29,19 @@ PACK_BYTES = 32 << 20
 MOST_WAIT_S = 0.02
 WAIT_SHARE = 0.25
 """How long the first of several commits waits, as a share of the time of a request."""
+
+
+class WriteTimes(Protocol):
+    """What a process has measured of its place."""
+
+    @property
+    def request_s(self) -> float:
+        """How long a request takes."""
+        ...
+
+    def note_write(self, size_bytes: int, took_s: float) -> None:
+        """Note that an object was written in ``took_s``."""
+        ...
 
 
 @dataclass(eq=False)
@@ -40,9 +58,9 @@ class _Commit:
 class Gathering:
     """Writes the packs of one query. Safe to use from many threads."""
 
-    def __init__(self, request_s: Callable[[], float], make_id: Callable[[], str]) -> None:
-        """Begin without any. ``request_s`` returns how long a request to the place takes; ``make_id``, random ids."""
-        self._request_s = request_s
+    def __init__(self, times: WriteTimes, make_id: Callable[[], str]) -> None:
+        """Begin without any. ``times`` knows how long requests to the place take; ``make_id`` returns random ids."""
+        self._times = times
         self._make_id = make_id
         self._changed = threading.Condition()
         self._tasks: Counter[tuple[int, int]] = Counter()
@@ -61,13 +79,13 @@ class Gathering:
                 del self._tasks[version, partition]
                 self._changed.notify_all()
 
-    def write(self, packs: BlobPlace, identity: Identity, name: DeltaName, content: bytes) -> Slot | None:
-        """Make a delta durable in a pack of ``packs``, with others of its version; return where it is.
+    def write(self, place: StorePlace, identity: Identity, name: DeltaName, content: bytes) -> Slot | None:
+        """Make a delta durable in a pack, with others of its version; return where it is.
 
-        None if there are no others: nothing is written then. Raises StorageError.
+        None if there are no others: then it is an object of its own in ``place``. Raises StorageError.
         """
         own, version = _Commit(identity, name, content), name.commit.version
-        wait_s = min(MOST_WAIT_S, WAIT_SHARE * self._request_s())
+        wait_s = min(MOST_WAIT_S, WAIT_SHARE * self._times.request_s)
         with self._changed:
             self._waiting.setdefault(version, []).append(own)
             self._changed.notify_all()
@@ -76,14 +94,22 @@ class Gathering:
             for commit in taken:
                 commit.is_taken = True
         if len(taken) == 1:
+            with self._timed(len(content)):
+                put_delta(place, name, content)
             return None
         if taken:
-            self._write_all(packs, version, taken)
+            self._write_all(place.packs, version, taken)
         with self._changed:
             self._changed.wait_for(lambda: own.is_done)
         if own.problem is not None:
             raise own.problem
         return own.slot
+
+    @contextmanager
+    def _timed(self, size_bytes: int) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._times.note_write(size_bytes, time.monotonic() - began)
 
     def _is_complete(self, version: int) -> bool:
         """Return whether nobody is left to wait for. A task commits its stores one after the other."""
@@ -98,7 +124,8 @@ class Gathering:
         problem: BaseException | None = None
         try:
             pack = self._make_id()[:PACK_ID_DIGITS]
-            slots = write_pack(packs, version, pack, [(each.identity, each.name, each.content) for each in commits])
+            with self._timed(sum(len(each.content) for each in commits)):
+                slots = write_pack(packs, version, pack, [(each.identity, each.name, each.content) for each in commits])
         except BaseException as raised:  # noqa: BLE001 - each of them raises it
             problem = raised
         with self._changed:

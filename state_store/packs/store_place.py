@@ -23,6 +23,8 @@ from pyspark_ckpt.state_store.format.slots import Slot, locate, pack_name, split
 PIECE_BYTES = 8 << 20
 CHAIN_KEPT = 64
 """How many commits before its own a delta names. The delta of the last one names those before."""
+KNOWN_KEPT = 1 << 16
+"""How many commits are known at a time. Retention forgets them earlier; what was forgotten is found again."""
 
 
 class StorePlace(MeteredPlace):
@@ -58,6 +60,9 @@ class StorePlace(MeteredPlace):
                 self._slots.setdefault(commit, (slot, at_s))
             if parent is not None:
                 self._parents[commit] = parent
+            for known in (self._slots, self._parents):
+                while len(known) > KNOWN_KEPT:
+                    del known[next(iter(known))]
         return commit
 
     def note_chain(self, commit: Marker, chain: Iterable[str], at_s: float) -> None:

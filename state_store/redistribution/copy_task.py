@@ -87,7 +87,7 @@ class CopyTask:
         troubles = []
         for base, steps in lineage.chains(self.source.meta.marker, lineage.snapshots.__contains__):
             try:
-                copied = self._snapshot(source, target, base) if base in lineage.snapshots else []
+                copied = self._snapshot(source.bare, target, base) if base in lineage.snapshots else []
             except (FormatError, NotFoundError) as problem:
                 log.warning("%s; an older snapshot and more deltas are copied instead", problem)
                 troubles.append(f"{problem}")

@@ -42,6 +42,7 @@ from pyspark_ckpt.state_store.format.names import (
     parse,
 )
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, parse_pack
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
@@ -231,7 +232,9 @@ class SavepointContent:
 
 
 def _read_version(name: str) -> int:
-    """Return the version in the name of a store's object; 0 if it has none."""
+    """Return the version in the name of a store's object, or of a pack; 0 if it has none."""
+    if name.startswith(f"{PACKS_FOLDER}/"):
+        return (parse_pack(name.removeprefix(f"{PACKS_FOLDER}/")) or (0, ""))[0]
     state = _STATE.fullmatch(name)
     commit = None if state is None else parse(state[2])
     return commit.commit.version if isinstance(commit, DeltaName) else 0 if commit is None else commit.version

@@ -196,10 +196,9 @@ class Stores:
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
-                gathering = self._gatherings.get(packs.url) or Gathering(
-                    lambda: self._resources.forecast.request_s, self._resources.make_id
+                gathering = self._gatherings.setdefault(
+                    packs.url, Gathering(self._resources.forecast, self._resources.make_id)
                 )
-                self._gatherings[packs.url] = gathering
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
                     StoreContext(
@@ -289,7 +288,7 @@ class Stores:
                 f"{store.identity}: a feed must begin at version 1 or later and not end before it begins, "
                 f"got versions {first} to {last}."
             )
-        commit = store.decisions.find_commit(handle.caller, last, commit_id)
+        commit = store.find_commit(handle.caller, last, commit_id)
         lineage = read_lineage(store.place, commit, lambda _, marker: marker.version < first)
         steps = list_steps(store.place, commit, first, lineage, str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{self._resources.make_id()[:16]}"

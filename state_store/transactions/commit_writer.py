@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.delta import pour_delta, put_delta, write_delta
+from pyspark_ckpt.state_store.format.delta import pour_delta, write_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
@@ -82,10 +82,8 @@ class CommitWriter:
         context.epochs.require_newest(transaction.run_id, transaction.target.version, context.identity)
         # 2. Write one remote object. From now on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
-        joined_at = time.monotonic()
         size_bytes = self._write(transaction, meta, staged)
         uploaded = time.monotonic()
-        self._shared.forecast.note_write(size_bytes, uploaded - joined_at)
         self._lag.note_commit(transaction.target.version, size_bytes)
         failpoints.hit("commit.after_upload")
         metrics: dict[str, int | float] = {
@@ -113,19 +111,18 @@ class CommitWriter:
         lag = self._lag.up_to(base.version)
         chain = place.chain(base, 0 if lag is None else lag.snapshot_version)
         # The first delta makes the folder of the store, by which Spark finds it.
-        may_pack = transaction.format > 1 and base != EMPTY
+        may_pack = transaction.format > 1 and base != EMPTY and context.options.pack_commits
         if not may_pack or sum(table.path.stat().st_size for table in staged) > PACKED_BYTES:
+            began = time.monotonic()
             size_bytes = write_delta(place, name, meta, staged, chain)
+            self._shared.forecast.note_write(size_bytes, time.monotonic() - began)
             place.note(target.version, target.id, base)
             return size_bytes
         content = io.BytesIO()
         pour_delta(content, meta, staged, chain)
-        delta = content.getvalue()
-        slot = context.gathering.write(place.packs, context.identity, name, delta)
-        if slot is None:
-            put_delta(place, name, delta)
+        slot = context.gathering.write(place, context.identity, name, content.getvalue())
         place.note(target.version, locate(target.id, slot), base, self._shared.clock())
-        return len(delta)
+        return len(content.getvalue())
 
     def _marker_file(self, transaction: Transaction) -> Path:
         path = transaction.staging / "marker.sst"

@@ -14,8 +14,9 @@ from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import TableCount, Tuning
 from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.format.keys import EMPTY, Marker, is_id
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.local.files import make_folder
@@ -129,9 +130,11 @@ class Store:
 
     def find_commit(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
         """Return the commit of a version that stands for this caller, see ``Decisions``."""
-        if version and commit_id is not None and is_id(commit_id):
-            self.place.note(version, commit_id)
-        return self.decisions.find_commit(caller, version, commit_id)
+        plain, slot = (None, None) if commit_id is None else split_id(commit_id)
+        commit = self.decisions.find_commit(caller, version, plain)
+        if slot is not None:
+            self.place.note(version, str(commit_id))
+        return commit
 
     def replay(
         self, caller: Caller, version: int, commit_id: str | None, start: int, start_id: str | None

@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.verification import VERIFY_ATTEMPTS, verify_newest, verify_version
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from tests.cli.commands import NOW, VERSIONS, arguments, collected, run
 from tests.labs.lab import QUERY, Lab, damage
 
@@ -153,7 +154,9 @@ def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
 
     checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
     ((_, identity),) = checkpoint.stores()
-    checkpoint._places[identity] = Meanwhile(checkpoint.find_place(identity), ".snapshot", [retain])
+    place = checkpoint.find_place(identity)
+    meanwhile = Meanwhile(place.bare, ".snapshot", [retain])
+    checkpoint._places[identity] = StorePlace(meanwhile, place.packs, Traffic())
     found = verify_version(checkpoint, identity, VERSIONS)
     assert (found.rows, found.problems) == (VERSIONS, ())
     assert not hidden.exists()

@@ -347,10 +347,11 @@ def written(
     batches: int = 3,
     operators: tuple[int, ...] = tuple(NAMES),
     checkpoint_format: int = 2,
+    packed: float = 0.5,
     **options: str,
 ) -> Query:
     """A query of a few batches, with snapshots and later deltas, whose checkpoint is at ``location``."""
-    query = Query(str(location), partitions, seed, parse(options), operators, checkpoint_format)
+    query = Query(str(location), partitions, seed, parse(options), operators, checkpoint_format, packed)
     query.run(batches - 1, snapshots=True)
     query.run()
     return query

@@ -28,7 +28,7 @@ from tests.web.test_pages import PAGES, read
 
 @pytest.fixture
 def query(quick_path: Path) -> Query:
-    return written(quick_path / "query", 2, batches=4)
+    return written(quick_path / "query", 2, batches=4, packed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query)
 
 def test_a_store_whose_newest_version_cannot_be_restored_is_wrong(serve: Serve, quick_path: Path) -> None:
     """Its newest delta is there, and one that it is built on is not."""
-    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query = Query(str(quick_path / "query"), 2, operators=(0,), packed=0)
     query.run(batches=4)
     (lost,) = Path(query.location, "state/0/1/right").glob(f"{3:020d}-*.delta")
     lost.unlink()
@@ -140,7 +140,7 @@ def test_a_store_whose_newest_version_cannot_be_restored_is_wrong(serve: Serve, 
 
 
 def test_old_deltas_that_a_glance_does_not_list_are_not_lost(serve: Serve, quick_path: Path) -> None:
-    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query = Query(str(quick_path / "query"), 2, operators=(0,), packed=0)
     query.run()
     for each in query.identities():
         query.snapshot(each)
@@ -228,7 +228,7 @@ def test_savepoints_that_are_still_listed_are_not_said_to_be_none(
 
 def test_a_query_that_was_set_back_is_shown_as_it_is_now(serve: Serve, quick_path: Path) -> None:
     """Batch 3 is run again with other rows: its version has the same number, and is another one."""
-    query = written(quick_path / "query", 2, batches=3)
+    query = written(quick_path / "query", 2, batches=3, packed=0)
     before = copy.deepcopy((query.metas, query.rows, query.version))
     query.run()
     client = serve(query.location)

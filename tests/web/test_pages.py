@@ -39,7 +39,7 @@ def read(client: httpx.Client, path: str, **given: str | int) -> Any:  # noqa: A
 
 @pytest.fixture
 def query(quick_path: Path) -> Query:
-    return written(quick_path / "query", 4, batches=5)
+    return written(quick_path / "query", 4, batches=5, packed=0)
 
 
 def test_the_overview_says_how_far_the_query_has_come(serve: Serve, query: Query) -> None:
@@ -55,7 +55,7 @@ def test_the_overview_says_how_far_the_query_has_come(serve: Serve, query: Query
 
 def test_the_worst_checkpoint_is_shown_first_and_levels_are_summed(serve: Serve, quick_path: Path) -> None:
     fine = written(quick_path / "fine", 1, operators=(1,)).location
-    late = written(quick_path / "late", 1, operators=(1,)).location
+    late = written(quick_path / "late", 1, operators=(1,), packed=0).location
     ckpt.savepoint(late, quick_path / "saved")
     next(Path(late, "state").rglob(f"{3:020d}-*.delta")).unlink()
     told = read(serve(fine, quick_path / "saved", late), "/")
@@ -104,7 +104,7 @@ def test_history_counts_what_every_version_has_written(serve: Serve, query: Quer
 
 def test_the_oldest_snapshot_is_not_said_to_have_written_what_it_took_over(serve: Serve, quick_path: Path) -> None:
     """Retention deletes manifests of earlier snapshots, and keeps the table files that later ones have in common."""
-    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query = Query(str(quick_path / "query"), 2, operators=(0,), packed=0)
     stores = list(query.identities())
     uploaded, before_s = {0: 0}, 0.0
     for batch in range(1, 7):

@@ -5,6 +5,7 @@ What Spark keeps beside a state, such as counts of its values, must be what foll
 
 from __future__ import annotations
 
+import io
 import os
 import random
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.delta import write_delta
+from pyspark_ckpt.state_store.format.delta import pour_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, MARKER_KEY, Marker
-from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.writing import dry_run, write_state
@@ -111,18 +112,20 @@ class _Empty(saved_query.Query):
         return {}
 
     @override
-    def _commit(self, identity: Identity, changes: Mapping[Any, Any]) -> StoreMeta:
-        before, place = self.metas[identity], self.place_of(identity)
+    def _commit(self, identity: Identity, changes: Mapping[Any, Any]) -> tuple[Identity, DeltaName, bytes]:
+        before = self.metas[identity]
         after = before
         for name, descriptor in saved_query.STATES[0, "default"].items():
             after, _ = after.with_state(name, descriptor)
         after = after.commit(f"{self.random.getrandbits(128):032x}", {}, self.partitions)
         path = Path(self.location) / f"{identity.partition}.sst"
         write_table_file(path, [(MARKER_KEY, after.marker.encode())], saved_query.TUNING)
-        write_delta(place, DeltaName(after.marker, Marker(before.version, before.id or EMPTY_ID)), after, [path])
+        content = io.BytesIO()
+        pour_delta(content, after, [path], self.chains.get(identity, []))
         path.unlink(missing_ok=True)
         self.metas[identity] = after
-        return after
+        delta = DeltaName(after.marker, Marker(before.version, before.id or EMPTY_ID))
+        return identity, delta, content.getvalue()
 
 
 @dataclass

@@ -58,7 +58,7 @@ def test_state_that_is_gone_from_its_remote_place_is_missed_there(
 def test_a_version_that_is_newer_than_all_there_was_not_deleted_by_retention(
     quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query = written(quick_path / "query", 1, operators=(1,), batches=3)
+    query = written(quick_path / "query", 1, operators=(1,), batches=3, packed=0)
     query.snapshot(Identity(0, 0, "default"))
     folder = Path(query.location) / "state" / "0" / "0"
     for path in folder.glob(f"{3:020d}-*"):

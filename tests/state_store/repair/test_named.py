@@ -22,7 +22,7 @@ COMMANDS = {
 
 @pytest.fixture
 def query(quick_path: Path) -> Query:
-    return written(quick_path / "query", 2, operators=(0,))
+    return written(quick_path / "query", 2, operators=(0,), packed=0)
 
 
 @pytest.mark.in_turn

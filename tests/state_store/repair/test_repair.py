@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class History:
 
     def __init__(self, location: str, checkpoint_format: int = 2, **options: Any) -> None:  # noqa: ANN401
         given = parse(options)
-        self.query = Query(location, 2, options=given, operators=(0, 2), format=checkpoint_format)
+        self.query = Query(location, 2, options=given, operators=(0, 2), format=checkpoint_format, packed=0)
         self.rows: list[Logical] = []
         self.settings = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         for batch in range(BATCHES):
@@ -166,7 +167,7 @@ def test_the_query_goes_back_before_state_that_is_lost(
 
 def test_state_whose_bytes_are_damaged_is_found_unless_the_look_is_quick(history: History) -> None:
     place = history.place
-    (name,) = (each.name for each in place.walk("state/0/0/left") if "/00000000000000000008-" in each.name)
+    (name,) = (each.name for each in place.walk("state/0/0/left") if re.search(r"/0{19}8-.*delta", each.name))
     content = bytearray(place.get(name))
     content[len(content) // 3] ^= 1
     place.put(name, bytes(content))

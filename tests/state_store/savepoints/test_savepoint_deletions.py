@@ -13,6 +13,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import Blob, LocalPlace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete, refuse_others
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
@@ -136,7 +137,10 @@ def test_nothing_is_left_below_the_folder_of_a_savepoint_that_was_deleted(kind: 
 def gone_on(saved: Path, query: Query, batches: int) -> None:
     """Start the query of a savepoint in the savepoint's own folder."""
     on = object.__new__(Query)
-    on.__dict__.update(query.__dict__, location=str(saved), metas=dict(query.metas), rows=dict(query.rows))
+    chains = {identity: [split_id(each)[0] for each in chain] for identity, chain in query.chains.items()}
+    on.__dict__.update(
+        query.__dict__, location=str(saved), metas=dict(query.metas), rows=dict(query.rows), chains=chains
+    )
     on.run(batches, snapshots=True)
 
 
