@@ -198,6 +198,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
         found = [verify_version(checkpoint, identity, at) for identity in stores]
         start = StartFiles()
     problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
+    problems += checkpoint.find_damaged_packs()
     if len({each.version for each in found}) == 1:  # while the query runs, stores may be read at different versions
         problems += find_differing_copies(found)
     if as_json:

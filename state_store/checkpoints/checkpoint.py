@@ -206,6 +206,11 @@ class Checkpoint:
         """Return what is known of the packs with commits of a store."""
         return self._catalogs.setdefault(place.packs.url, Catalog(place.packs))
 
+    def find_damaged_packs(self) -> list[str]:
+        """Return a message for each pack whose index cannot be read, of the stores that were looked at."""
+        problems = [problem for each in self._catalogs.values() for problem in each.damaged.values()]
+        return [problem.message for problem in problems]
+
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """Return the states and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         lineage = Lineage.read(self.find_place(identity))

@@ -29,6 +29,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.base.capabilities import where_is
 from pyspark_ckpt.state_store.chunks import Taker, pour, read_chunks
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import Marker
@@ -339,7 +340,7 @@ class _naming:  # noqa: N801 - used as a function
     """Turn damage found in an object into a FormatError that names the object."""
 
     def __init__(self, place: Readable, name: DeltaName) -> None:
-        self._object = f"{place.url}/{name}"
+        self._object = where_is(place, str(name))
 
     def __enter__(self) -> None:
         pass

@@ -181,6 +181,14 @@ class StorePlace(MeteredPlace):
             self._parents.pop(delta.commit, None)
             return self._slots.pop(delta.commit, None) is not None
 
+    def where(self, name: str) -> str:
+        """Return where an object is, for messages: in which bytes of which pack, if it is in one."""
+        found = self._slot_of(name)
+        if found is None:
+            return f"{self.url}/{name}"
+        pack, slot = found
+        return f"{self.packs.url}/{pack} (bytes {slot.start} to {slot.start + slot.size_bytes}, for {self.url})"
+
     def is_whole_object(self, name: str) -> bool:
         """Return whether ``name`` is an object of its own, which a service can copy."""
         return self._slot_of(name) is None

@@ -91,6 +91,7 @@ class CommitWriter:
             "ingest_ms": self._local.ingest_ms,
             "delta_bytes": size_bytes,
             "superseded": 0,
+            "packed_commits": int(context.place.knows(transaction.target)),
             **joined.metrics,
         }
         # 3. Format 1 only: find which commit of this version is valid. In format 2, Spark's commit log decides.

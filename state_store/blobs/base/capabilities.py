@@ -11,6 +11,15 @@ from typing import Protocol, runtime_checkable
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace
 
 
+class HasUrl(Protocol):
+    """Anything with objects in one place."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for messages."""
+        ...
+
+
 @runtime_checkable
 class IsReachedByOptions(Protocol):
     """A place that another process reaches by its URL only with the same options of this package."""
@@ -28,6 +37,20 @@ def find_options(*places: BlobPlace) -> dict[str, str]:
         if isinstance(place, IsReachedByOptions):
             found |= place.options
     return found
+
+
+@runtime_checkable
+class KnowsWhere(Protocol):
+    """A place that shows some objects under names of its own."""
+
+    def where(self, name: str) -> str:
+        """Return where an object really is, for messages."""
+        ...
+
+
+def where_is(place: HasUrl, name: str) -> str:
+    """Return where an object of a place is, for messages."""
+    return place.where(name) if isinstance(place, KnowsWhere) else f"{place.url}/{name}"
 
 
 @runtime_checkable
