@@ -153,7 +153,7 @@ def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth:
     place = checkpoint.find_place(identity)
     if any(blob.name == POINTER_NAME for blob in own):
         own = place.bare.walk() if depth is None else place.bare.list(start=start)
-    return [*own, *(blob for blob in place.shown() if blob.name >= start)]
+    return [*own, *(blob for blob in place.list_packed() if blob.name >= start)]
 
 
 def _survey_store(

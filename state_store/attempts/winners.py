@@ -25,10 +25,10 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import WinnerName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import CommitId, Count, RunId, check_format, seal
 from pyspark_ckpt.state_store.packs.lineages import show_named
+from pyspark_ckpt.state_store.packs.slots import split_id
 
 WINNER_FORMAT = 1
 

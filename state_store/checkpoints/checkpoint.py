@@ -29,10 +29,10 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, SAVEPOINT_NAME
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.packs.catalog import Catalog
+from pyspark_ckpt.state_store.packs.slots import split_id
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 
@@ -169,7 +169,7 @@ class Checkpoint:
     def ids(self, operator: int) -> list[list[str]]:
         """Return the ids, by partition and store, that the commit log names for an operator at the newest version.
 
-        They are plain ids, see ``slots``. The list is empty if it names none.
+        They are plain ids, see ``packs.slots``. The list is empty if it names none.
         """
         return [[split_id(each)[0] for each in ids] for ids in self._read_ids().get(str(operator), [])]
 

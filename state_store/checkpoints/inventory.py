@@ -169,7 +169,7 @@ def _find_version(checkpoint: Checkpoint, identity: Identity, version: int) -> S
         sizes += [file.size_bytes for file in manifest.objects().values()]
     is_whole = manifest is not None and not steps  # then the manifest has the commit's metadata, as its delta would
     meta = manifest.store if manifest is not None and is_whole else checkpoint.read_meta(identity, commit, lineage)
-    return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes), place.located(commit))
+    return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes), place.find_id(commit))
 
 
 def _base(

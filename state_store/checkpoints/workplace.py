@@ -18,11 +18,11 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.remote import store_folder
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
@@ -42,7 +42,7 @@ class StoreVersion:
     objects: int = 0
     size_bytes: int = 0
     located: str = ""
-    """The id of the commit with its place in a pack, if it is in one: see ``slots``."""
+    """The id of the commit with its place in a pack, if it is in one: see ``packs.slots``."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ The version marker row is in the first file. A reader checks the name against ``
 (128 bits) before it uses a single byte. The sha256 is for readers who do not trust the store.
 
 Format 2 has a ``chain``, because commits are in packs that no listing of the store's folder shows: the ids of the
-commits before this one, newest first, as ``slots`` writes them. It may end early: the delta of its last commit goes on.
+commits before this one, newest first, as ``packs.slots`` writes them. It may end early: the delta of its last commit
+goes on.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.slots import Slot, locate, parse_pack
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import PackedCommit, read_index
+from pyspark_ckpt.state_store.packs.slots import Slot, locate, parse_pack
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 THREADS = 16

@@ -17,9 +17,9 @@ from typing import Protocol
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.format.delta import put_delta
 from pyspark_ckpt.state_store.format.names import DeltaName
-from pyspark_ckpt.state_store.format.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
+from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 PACKED_BYTES = 4 << 20
@@ -94,7 +94,7 @@ class Gathering:
             for commit in taken:
                 commit.is_taken = True
         if len(taken) == 1:
-            with self._timed(len(content)):
+            with self._measure(len(content)):
                 put_delta(place, name, content)
             return None
         if taken:
@@ -106,7 +106,7 @@ class Gathering:
         return own.slot
 
     @contextmanager
-    def _timed(self, size_bytes: int) -> Iterator[None]:
+    def _measure(self, size_bytes: int) -> Iterator[None]:
         began = time.monotonic()
         yield
         self._times.note_write(size_bytes, time.monotonic() - began)
@@ -124,7 +124,7 @@ class Gathering:
         problem: BaseException | None = None
         try:
             pack = self._make_id()[:PACK_ID_DIGITS]
-            with self._timed(sum(len(each.content) for each in commits)):
+            with self._measure(sum(len(each.content) for each in commits)):
                 slots = write_pack(packs, version, pack, [(each.identity, each.name, each.content) for each in commits])
         except BaseException as raised:  # noqa: BLE001 - each of them raises it
             problem = raised

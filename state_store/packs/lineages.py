@@ -10,9 +10,9 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.delta import read_meta
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.slots import PACK_ID_DIGITS, Slot, locate, pack_name, split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import read_index
+from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot, locate, pack_name, split_id
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 IsBase = Callable[[Lineage, Marker], bool]
@@ -39,7 +39,7 @@ def extend(lineage: Lineage, place: BlobPlace, commit: Marker, is_base: IsBase) 
     Raises FormatError, StorageError.
     """
     while isinstance(place, StorePlace) and _find_more(place, lineage, commit, is_base):
-        lineage.add(place.shown())
+        lineage.add(place.list_packed())
 
 
 def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[str]) -> bool:

@@ -22,7 +22,6 @@ from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import DeltaName
-from pyspark_ckpt.state_store.format.slots import Slot, pack_name, parse_pack
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import (
     CommitId,
@@ -36,6 +35,7 @@ from pyspark_ckpt.state_store.json_objects import (
     seal,
     unseal,
 )
+from pyspark_ckpt.state_store.packs.slots import Slot, pack_name, parse_pack
 
 INDEX_FORMAT = 1
 MAX_INDEX_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.delta import UNKNOWN_ID, DeltaMeta, read_meta
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.names import DeltaName, parse
-from pyspark_ckpt.state_store.format.slots import Slot, locate, pack_name, split_id
+from pyspark_ckpt.state_store.packs.slots import Slot, locate, pack_name, split_id
 
 PIECE_BYTES = 8 << 20
 CHAIN_KEPT = 64
@@ -78,10 +78,10 @@ class StorePlace(MeteredPlace):
         with self._lock:
             return commit in self._slots and commit in self._parents
 
-    def located(self, commit: Marker) -> str:
+    def find_id(self, commit: Marker) -> str:
         """Return the id that Spark keeps of a commit."""
         with self._lock:
-            return self._located(commit)
+            return self._find_id(commit)
 
     def chain(self, commit: Marker, oldest: int) -> tuple[str, ...]:
         """Return the ids of ``commit`` and the commits before it as Spark keeps them, newest first.
@@ -94,12 +94,12 @@ class StorePlace(MeteredPlace):
         with self._lock:
             at: Marker | None = commit
             while at is not None and at != EMPTY and at.version >= oldest and len(found) < CHAIN_KEPT:
-                found.append(self._located(at))
+                found.append(self._find_id(at))
                 is_packed |= at in self._slots
                 at = self._parents.get(at)
         return tuple(found) if is_packed else ()
 
-    def _located(self, commit: Marker) -> str:
+    def _find_id(self, commit: Marker) -> str:
         slot = self._slots.get(commit)
         return locate(commit.id, None if slot is None else slot[0])
 
@@ -115,7 +115,7 @@ class StorePlace(MeteredPlace):
         unnamed = DeltaName(commit, Marker(commit.version - 1, UNKNOWN_ID))
         return read_meta(self, unnamed, found[0].size_bytes)
 
-    def shown(self) -> builtins.list[Blob]:
+    def list_packed(self) -> builtins.list[Blob]:
         """Return the deltas in packs whose parents are known, in the order of their names."""
         with self._lock:
             found = [
@@ -139,7 +139,11 @@ class StorePlace(MeteredPlace):
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> builtins.list[Blob]:
         """Return the objects directly in ``folder``, and the deltas in packs; see the protocol."""
         found = super().list(folder, prefix, start)
-        shown = [] if folder else [blob for blob in self.shown() if blob.name.startswith(prefix) and blob.name >= start]
+        shown = (
+            []
+            if folder
+            else [blob for blob in self.list_packed() if blob.name.startswith(prefix) and blob.name >= start]
+        )
         return sorted([*found, *shown], key=lambda blob: blob.name) if shown else found
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:

@@ -19,10 +19,10 @@ from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import CkptError, NotFoundError
 from pyspark_ckpt.state_store.format.names import ReplacedName, parse
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, parse_pack
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.packs.pack import PackedCommit, read_index
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, parse_pack
 
 STATE_FOLDER = "state"
 

@@ -70,7 +70,7 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import (
@@ -83,10 +83,11 @@ from pyspark_ckpt.state_store.format.names import (
 from pyspark_ckpt.state_store.format.notices import FOLDER as NOTICE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.packs.lineages import IsBase, extend
+from pyspark_ckpt.state_store.packs.lineages import extend
 from pyspark_ckpt.state_store.packs.store_place import is_whole_object
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
 from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.state_store.retention.retired import Retired, find_retired, first_hole, is_at_most
 
 UPLOAD_S = 60.0
 """A temporary file younger than this may be an upload in progress, whatever the grace period."""
@@ -108,18 +109,6 @@ CONFIRMED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Retired:
-    """Objects to delete, in the order of deletion. The names in one list may be deleted in parallel.
-
-    ``base``: the snapshot that replaces them.
-    """
-
-    manifests: list[str]
-    commits: list[str]
-    base: Marker | None = None
-
-
-@dataclass(frozen=True)
 class Garbage:
     """Objects that can no longer be restored or read, in the order of deletion.
 
@@ -135,39 +124,6 @@ class Garbage:
         return sum(blob.size_bytes for blob in self.blobs)
 
 
-def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Marker], bool]) -> Retired:
-    """Return the manifests, deltas and winners that no retained version needs. Nothing is deleted here.
-
-    ``newest`` is the last commit that Spark has asked for, ``oldest`` the first version to keep. ``is_base`` returns
-    whether a snapshot can replace everything below it.
-    """
-    ancestors = lineage.ancestors(newest)
-    snapshots = sorted((m for m in lineage.snapshots if m in ancestors and m.version <= oldest), reverse=True)
-    base = next(filter(is_base, snapshots), None)
-    if base is None:
-        return Retired([], [])
-    losers = {m for m in (*lineage.deltas, *lineage.snapshots) if m.version < oldest and m not in ancestors}
-    return Retired(
-        manifests=[snapshot_name(m) for m in lineage.snapshots if m.version < base.version or m in losers],
-        commits=[str(name) for m, (name, _) in lineage.deltas.items() if m.version <= base.version or m in losers]
-        + [str(name) for name in lineage.winners if name.version < base.version],
-        base=base,
-    )
-
-
-def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
-    """Return a commit that retained versions need, but that has neither a delta nor a snapshot; None if there is none.
-
-    A chain that ends with a snapshot above ``oldest`` is no hole: retention has run with a smaller number before.
-    """
-    at = newest
-    while at != EMPTY and not (at in lineage.snapshots and at.version <= oldest):
-        if at not in lineage.deltas:
-            return None if at in lineage.snapshots else at
-        at = lineage.deltas[at][0].parent
-    return None
-
-
 @dataclass(frozen=True)
 class _Look:
     """The contents of a folder, in the order of listing. ``doomed``: the names in notices, None if that is unknown."""
@@ -175,11 +131,6 @@ class _Look:
     lineage: Lineage
     doomed: frozenset[str] | None
     tables: Mapping[str, Blob]
-
-
-def _is_at_most(oldest: int) -> IsBase:
-    """Return whether a commit is a snapshot of a version that is not above ``oldest``."""
-    return lambda lineage, commit: commit in lineage.snapshots and commit.version <= oldest
 
 
 class Retention:
@@ -233,7 +184,7 @@ class Retention:
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
         oldest = self._oldest(newest, min_versions, tidies=True)
-        extend(look.lineage, self._place, newest, _is_at_most(oldest))
+        extend(look.lineage, self._place, newest, is_at_most(oldest))
         self.has_lost_newest = look.lineage.is_lost(newest)
         gone = self._find_retired(look, newest, oldest)
         self._say_replaced(look.lineage, gone)
@@ -253,7 +204,7 @@ class Retention:
         look = self._look(tidies=False)
         lineage = look.lineage
         oldest = self._oldest(newest, min_versions, tidies=False)
-        extend(lineage, self._place, newest, _is_at_most(oldest))
+        extend(lineage, self._place, newest, is_at_most(oldest))
         gone = self._find_retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}

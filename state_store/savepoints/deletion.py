@@ -42,9 +42,9 @@ from pyspark_ckpt.state_store.format.names import (
     parse,
 )
 from pyspark_ckpt.state_store.format.remote import store_folder
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, parse_pack
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, parse_pack
 from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.retention.pins import PIN_S, Pins
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder

@@ -35,7 +35,6 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
 from pyspark_ckpt.state_store.format.names import new_id
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
@@ -43,6 +42,7 @@ from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.packs.gathering import Gathering
 from pyspark_ckpt.state_store.packs.lineages import read_lineage
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, list_steps
 from pyspark_ckpt.state_store.server.homes import LockedFolder

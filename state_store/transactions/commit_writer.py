@@ -15,9 +15,9 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import point_to
-from pyspark_ckpt.state_store.format.slots import locate
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.packs.gathering import PACKED_BYTES
+from pyspark_ckpt.state_store.packs.slots import locate
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
@@ -103,7 +103,7 @@ class CommitWriter:
             metrics["winner_ms"] = ms_since(uploaded)
         metrics.update(self._upkeep.measure(transaction.target.version))
         metrics.update(**context.traffic.take(), **context.traffic.take_wait())
-        return meta, staged, Committed(stands.version, context.place.located(stands), metrics, meta.states)
+        return meta, staged, Committed(stands.version, context.place.find_id(stands), metrics, meta.states)
 
     def _write(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> int:
         """Write the delta of a commit, into a pack if others commit now; return its size in bytes."""

@@ -8,8 +8,8 @@ from concurrent.futures import Future, wait
 
 from pyspark_ckpt.state_store.database import TableCount
 from pyspark_ckpt.state_store.format.meta import StoreMeta, is_keyed
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.packs.slots import split_id
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
 from pyspark_ckpt.state_store.transactions.metrics import ms_since

@@ -25,8 +25,8 @@ from pyspark_ckpt.state_store.errors import FormatError, InternalError, NotFound
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.remote import store_folder
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 

@@ -16,10 +16,10 @@ from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.local.files import make_folder
+from pyspark_ckpt.state_store.packs.slots import split_id
 from pyspark_ckpt.state_store.restore.versions import Leased
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.snapshots.policy import SnapshotPolicy

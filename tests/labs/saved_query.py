@@ -41,7 +41,6 @@ from pyspark_ckpt.state_store.format.keys import (
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, folder_of_query, store_folder
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, Slot, locate, split_id
 from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -49,6 +48,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.packs.lineages import read_lineage
 from pyspark_ckpt.state_store.packs.pack import write_pack
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, Slot, locate, split_id
 from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
 from pyspark_ckpt.state_store.savepoints.restoring import claimed_savepoint, query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind

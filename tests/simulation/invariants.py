@@ -12,10 +12,10 @@ from pyspark_ckpt.state_store.blobs import Blob, Traffic
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, parse_pack, split_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.catalog import Catalog
 from pyspark_ckpt.state_store.packs.pack import read_index
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, parse_pack, split_id
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from tests.labs.stored_objects import StoredObjects
 from tests.simulation.history import Batch

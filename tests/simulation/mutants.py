@@ -23,11 +23,13 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from pyspark_ckpt.state_store.attempts import runs
+from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.blobs.base import place_clock
 from pyspark_ckpt.state_store.blobs.s3 import errors, requests
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format import notices
-from pyspark_ckpt.state_store.retention import confirmation, retention
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.retention import confirmation, packs, retention
 from pyspark_ckpt.state_store.snapshots import writer
 from tests.simulation import driver, standard_library
 from tests.simulation.plan import Plan
@@ -58,6 +60,11 @@ def _write_blindly(self: Any, name: str, _writer: str, write: Callable[[], objec
 
 def _has_later_entries(self: driver.Log, number: int) -> bool:
     return any(each > number for each in self.numbers())
+
+
+def _is_any(self: Any, blob: Blob, replaced_by: Mapping[Identity, int]) -> bool:  # noqa: ANN401
+    version, index = self._version(blob), self._indexes.get(blob, ())
+    return any(replaced_by.get(commit.identity, 0) >= version for commit in index)
 
 
 @contextmanager
@@ -103,6 +110,7 @@ MUTANTS: Mapping[str, Callable[[], Any]] = {
     "stores without their lock": _without_locks_of_stores,
     "files that may go are inherited": lambda: replaced(writer.SnapshotWriter, "_list_doomed", lambda _: set()),
     "the notice of a failed clean-up is withdrawn": _withdraw_always,
+    "a pack goes when one of its stores needs it no longer": lambda: replaced(packs.PackRetention, "_is_free", _is_any),
 }
 
 

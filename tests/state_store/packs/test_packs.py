@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.format.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.packs import gathering, store_place
+from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.transactions import commit_writer
 from tests.labs.lab import CallError, Lab, Rows, Txn, damage, expected
 

@@ -13,8 +13,8 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import Blob, LocalPlace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.packs.slots import split_id
 from pyspark_ckpt.state_store.savepoints.deletion import delete, refuse_others
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
