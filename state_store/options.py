@@ -116,6 +116,7 @@ class Options:
     s3: S3Settings
     place_timeout_s: float
     pack_commits: bool
+    is_durable_by_batch: bool
     full_snapshots: bool
     snapshot_every_versions: int
     snapshot_every_bytes: int
@@ -200,6 +201,7 @@ def parse(settings: Mapping[str, str]) -> Options:
         ),
         place_timeout_s=cast("float", values["placeTimeout"]),
         pack_commits=values["packCommits"] == "true",
+        is_durable_by_batch=values["durability"] == "batch",
         full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         snapshot_every_bytes=cast("int", values["snapshotEveryBytes"]),

@@ -6,13 +6,10 @@ commit. It then writes the pack for all. Whoever is alone writes a delta of its 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.format.delta import put_delta
@@ -21,27 +18,12 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
 from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
+from pyspark_ckpt.state_store.packs.tasks import MOST_WAIT_S, WAIT_SHARE, OpenTasks, WriteTimes
 
 PACKED_BYTES = 4 << 20
 """The largest delta that goes into a pack: until it is written, it is in memory."""
 PACK_BYTES = 32 << 20
 """A pack is written at once when its deltas have so many bytes."""
-MOST_WAIT_S = 0.02
-WAIT_SHARE = 0.25
-"""How long the first of several commits waits, as a share of the time of a request."""
-
-
-class WriteTimes(Protocol):
-    """What a process has measured of its place."""
-
-    @property
-    def request_s(self) -> float:
-        """How long a request takes."""
-        ...
-
-    def note_write(self, size_bytes: int, took_s: float) -> None:
-        """Note that an object was written in ``took_s``."""
-        ...
 
 
 @dataclass(eq=False)
@@ -58,26 +40,13 @@ class _Commit:
 class Gathering:
     """Writes the packs of one query. Safe to use from many threads."""
 
-    def __init__(self, times: WriteTimes, make_id: Callable[[], str]) -> None:
-        """Begin without any. ``times`` knows how long requests to the place take; ``make_id`` returns random ids."""
+    def __init__(self, tasks: OpenTasks, times: WriteTimes, make_id: Callable[[], str]) -> None:
+        """Wait for ``tasks``. ``times`` knows how long requests to the place take; ``make_id`` returns random ids."""
+        self._tasks = tasks
         self._times = times
         self._make_id = make_id
-        self._changed = threading.Condition()
-        self._tasks: Counter[tuple[int, int]] = Counter()
+        self._changed = tasks.changed
         self._waiting: dict[int, list[_Commit]] = {}
-
-    def begin(self, version: int, partition: int) -> None:
-        """Note that a transaction that may make ``version`` has begun."""
-        with self._changed:
-            self._tasks[version, partition] += 1
-
-    def end(self, version: int, partition: int) -> None:
-        """Note that such a transaction has ended."""
-        with self._changed:
-            self._tasks[version, partition] -= 1
-            if not self._tasks[version, partition]:
-                del self._tasks[version, partition]
-                self._changed.notify_all()
 
     def write(self, place: StorePlace, identity: Identity, name: DeltaName, content: bytes) -> Slot | None:
         """Make a delta durable in a pack, with others of its version; return where it is.
@@ -117,7 +86,7 @@ class Gathering:
         if sum(len(commit.content) for commit in waiting) >= PACK_BYTES:
             return True
         committing = {commit.identity.partition for commit in waiting}
-        return all(partition in committing for other, partition in self._tasks if other == version)
+        return not self._tasks.are_open(version, but_for=committing)
 
     def _write_all(self, packs: BlobPlace, version: int, commits: list[_Commit]) -> None:
         slots: list[Slot] = []

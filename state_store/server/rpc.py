@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes with the hello, a call or an answer. The jar has the same number, in ``ServerProcess.Protocol``."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
@@ -126,6 +126,12 @@ class Commit(Request, frozen=True):
     seals: dict[str, Seal] = {}
 
 
+class AwaitPack(Request, frozen=True):
+    """Wait until a pack is durable that a commit has named."""
+
+    pack: str
+
+
 class TransactionRequest(Request, frozen=True):
     """Name a transaction."""
 
@@ -175,6 +181,7 @@ class Dispatcher:
             "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
+            "await_pack": (msgspec.json.Decoder(AwaitPack), self._await_pack),
             "await_ingest": (msgspec.json.Decoder(HandleRequest), self._await_ingest),
             "report_damage": (msgspec.json.Decoder(Damage), self._report_damage),
             "abort": (msgspec.json.Decoder(TransactionRequest), self._abort),
@@ -291,7 +298,17 @@ class Dispatcher:
     def _commit(self, request: Commit) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)
         result = store.commit(transaction, request.files, request.rows, request.num_partitions, request.seals)
-        return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
+        return {
+            "version": result.version,
+            "id": result.id,
+            "pack": result.pack or None,
+            "metrics": result.metrics,
+            "states": result.states,
+        }
+
+    def _await_pack(self, request: AwaitPack) -> dict[str, Any]:
+        self._stores.packs.await_pack(request.pack)
+        return {}
 
     def _await_ingest(self, request: HandleRequest) -> dict[str, Any]:
         self._stores.handle(request.handle).store.follower.await_moves()

@@ -40,8 +40,9 @@ from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.packs.gathering import Gathering
+from pyspark_ckpt.state_store.packs.deferred import KnownPacks
 from pyspark_ckpt.state_store.packs.lineages import read_lineage
+from pyspark_ckpt.state_store.packs.query_packs import QueryPacks
 from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, list_steps
@@ -55,6 +56,7 @@ from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
 TRANSFER_THREADS = 8
 MOVER_THREADS = 2
+PACKER_THREADS = 8
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
 ADOPTION_S = 3600.0
@@ -126,6 +128,7 @@ class Stores:
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
+            packer=ThreadPoolExecutor(PACKER_THREADS, thread_name_prefix="packer"),
             columns=ColumnFiles(local_dir / "stores", options.column_files_bytes),
             failpoints=FailPoints(options.fail_points, local_dir),
             forecast=RestoreForecast(),
@@ -149,7 +152,9 @@ class Stores:
         self._started = uptime()
         self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
         self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
-        self._gatherings: WeakValueDictionary[str, Gathering] = WeakValueDictionary()
+        self.packs = KnownPacks()
+        """The packs that become durable after their commits were answered."""
+        self._packs: WeakValueDictionary[str, QueryPacks] = WeakValueDictionary()
         self._stopping = threading.Event()
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
@@ -196,8 +201,9 @@ class Stores:
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
-                gathering = self._gatherings.setdefault(
-                    packs.url, Gathering(self._resources.forecast, self._resources.make_id)
+                shared = self._resources
+                query_packs = self._packs.setdefault(
+                    packs.url, QueryPacks(shared.forecast, shared.packer, shared.make_id, self.packs)
                 )
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
@@ -209,7 +215,7 @@ class Stores:
                         traffic,
                         epochs,
                         operators,
-                        gathering,
+                        query_packs,
                         folder,
                         options,
                         self._resources,
@@ -377,6 +383,7 @@ class Stores:
             store.close()
         self._resources.pool.shutdown(wait=True)
         self._resources.mover.shutdown(wait=True)
+        self._resources.packer.shutdown(wait=True)
         self._resources.sweeper.shutdown(wait=True)
         self._folder.close()
 

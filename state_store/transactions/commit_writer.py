@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import point_to
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.packs.gathering import PACKED_BYTES
-from pyspark_ckpt.state_store.packs.slots import locate
+from pyspark_ckpt.state_store.packs.slots import Slot, locate
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
@@ -56,8 +56,9 @@ class CommitWriter:
     ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
         """Write the commit of a prepared transaction. Return its metadata, its checked files, and the answer.
 
-        On return, the version survives the loss of this machine. The answer may name another commit of this run that
-        was first (format 1). Raises InvalidInputError, StorageError, InternalError, FormatError, ConflictError.
+        On return, the version survives the loss of this machine, or will when its pack does. The answer may name
+        another commit of this run that was first (format 1). Raises InvalidInputError, StorageError, InternalError,
+        FormatError, ConflictError.
         """
         context, tuning = self._context, self._context.tuning
         failpoints, started = self._shared.failpoints, time.monotonic()
@@ -103,12 +104,17 @@ class CommitWriter:
             metrics["winner_ms"] = ms_since(uploaded)
         metrics.update(self._upkeep.measure(transaction.target.version))
         metrics.update(**context.traffic.take(), **context.traffic.take_wait())
-        return meta, staged, Committed(stands.version, context.place.find_id(stands), metrics, meta.states)
+        located = context.place.find_id(stands)
+        return meta, staged, Committed(stands.version, located, metrics, meta.states, transaction.pack)
 
     def _write(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> int:
-        """Write the delta of a commit, into a pack if others commit now; return its size in bytes."""
+        """Write the delta of a commit, into a pack if others commit now; return its size in bytes.
+
+        With ``durability=batch``, it may be durable later, with the pack that the transaction then names.
+        """
         context, target, base = self._context, transaction.target, transaction.base
         place, name = context.place, DeltaName(target, base)
+        slot: Slot | None
         lag = self._lag.up_to(base.version)
         chain = place.chain(base, 0 if lag is None else lag.snapshot_version)
         # The first delta makes the folder of the store, by which Spark finds it.
@@ -121,7 +127,11 @@ class CommitWriter:
             return size_bytes
         content = io.BytesIO()
         pour_delta(content, meta, staged, chain)
-        slot = context.gathering.write(place, context.identity, name, content.getvalue())
+        if context.options.is_durable_by_batch:
+            slot = context.packs.deferred.add(place, context.identity, name, content.getvalue())
+            transaction.pack = slot.pack
+        else:
+            slot = context.packs.gathering.write(place, context.identity, name, content.getvalue())
         place.note(target.version, locate(target.id, slot), base, self._shared.clock())
         return len(content.getvalue())
 

@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.packs.gathering import Gathering
+from pyspark_ckpt.state_store.packs.query_packs import QueryPacks
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates
@@ -34,6 +34,7 @@ class SharedResources:
     pool: Executor
     sweeper: Executor
     mover: Executor
+    packer: Executor
     columns: ColumnFiles
     failpoints: FailPoints
     forecast: RestoreForecast
@@ -50,7 +51,7 @@ class StoreContext:
 
     Durable objects are in ``place``, local copies in ``folder``. ``root`` is the folder with the state of the query.
     ``checkpoint`` is the place of its checkpoint,
-    and ``epochs`` and ``operators`` hold what is known of that query, and ``gathering`` its commits under way.
+    and ``epochs`` and ``operators`` hold what is known of that query, and ``packs`` its commits under way.
     ``traffic`` counts the requests.
     """
 
@@ -61,7 +62,7 @@ class StoreContext:
     traffic: Traffic
     epochs: Epochs
     operators: OperatorStates
-    gathering: Gathering
+    packs: QueryPacks
     folder: Path
     options: Options
     shared: SharedResources

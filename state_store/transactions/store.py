@@ -48,7 +48,7 @@ class Store:
         self.log = context.log
         self.checkpoint = context.checkpoint
         self._shared = context.shared
-        self._gathering = context.gathering
+        self._tasks = context.packs.tasks
         self._transactions: dict[int, Transaction] = {}
         self.lag = LagTracker(context.shared.clock)
         self.scrub_counts = ScrubCounts()
@@ -300,13 +300,13 @@ class Store:
                 if worker is not None:
                     self._tickets.write(transaction, worker, states)
                 self._transactions[transaction.number] = transaction
-                self._gathering.begin(transaction.target.version, self.identity.partition)
+                self._tasks.begin(transaction.target.version, self.identity.partition)
             return is_there
 
     def _unregister(self, transaction: Transaction) -> None:
         """Make a transaction no longer one of the open ones. The caller holds the store's lock."""
         if self._transactions.pop(transaction.number, None) is not None:
-            self._gathering.end(transaction.target.version, self.identity.partition)
+            self._tasks.end(transaction.target.version, self.identity.partition)
 
     def _keep_base(self, live: LocalCopy, frozen: LocalCopy) -> None:
         """Give the ``frozen`` copy of their base to the transactions on ``live``, which is leaving it.

@@ -49,12 +49,16 @@ ALLOWED: Mapping[Status, frozenset[Status]] = {
 
 @dataclass(frozen=True)
 class Committed:
-    """The answer to a commit: the version and id that are valid now, metrics, and the states."""
+    """The answer to a commit: the version and id that are valid now, metrics, and the states.
+
+    ``pack``: what must be durable before the batch is committed; empty if the commit itself is.
+    """
 
     version: int
     id: str
     metrics: dict[str, int | float]
     states: tuple[StateMeta, ...]
+    pack: str = ""
 
 
 @dataclass
@@ -75,6 +79,8 @@ class Transaction:
     left: LocalCopy | None = None
     """The live copy on which the transaction began, if it has moved on since; ``copy`` is then a frozen one."""
     ticket: Path | None = None
+    pack: str = ""
+    """The pack that its commit is in, if that is durable later."""
     status: Status = Status.OPEN
     result: Committed | None = None
     metrics: dict[str, int | float] = field(default_factory=dict)

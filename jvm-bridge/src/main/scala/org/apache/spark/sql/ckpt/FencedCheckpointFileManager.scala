@@ -5,7 +5,7 @@ import scala.util.Try
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{Fence, LogFiles, LostCheckpointException, MinorFileManager}
+import org.apache.spark.sql.ckpt.fence.{CommitEntry, Fence, LogFiles, LostCheckpointException, MinorFileManager}
 import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
 
 /** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.
@@ -22,8 +22,12 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
     val fence = Fence.of(path)
     fence.foreach(_.check())
-    if (overwriteIfPossible) files.createAtomic(path, overwriteIfPossible)
-    else fence.fold(log.createExclusive(path))(createFenced(path, _))
+    if (overwriteIfPossible) {
+      files.createAtomic(path, overwriteIfPossible)
+    } else {
+      val entry = fence.fold(log.createExclusive(path))(createFenced(path, _))
+      if (path.getParent.getName == "commits") new CommitEntry(entry) else entry
+    }
   }
 
   /** A new entry of the run of a query. */

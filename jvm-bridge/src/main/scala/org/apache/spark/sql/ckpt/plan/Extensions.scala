@@ -6,7 +6,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
-import org.apache.spark.sql.ckpt.fence.Fence
+import org.apache.spark.sql.ckpt.fence.{Fence, PackLedger}
 import org.apache.spark.sql.ckpt.minor.{ClassicSession, StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.ckpt.minor.query.RunId
 import org.apache.spark.sql.ckpt.minor.rules.MinorRules
@@ -66,6 +66,7 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
       val checkpoint = new Path(query.resolvedCheckpointLocation)
       SavepointFolder.refuse(own, checkpoint)
       FirstBatch.refuse(own, checkpoint)
+      UnfencedLogs.refuse(own)
       Fence.requireCurrent(own, checkpoint)
       SinkAhead.requirePlanned(own, query)
     case _ =>
@@ -101,6 +102,7 @@ private[ckpt] object FollowQueries {
     private def follow(query: StreamExecution): Unit = {
       DefaultStore.giveTo(query)
       RunId.announce(query)
+      PackLedger.start()
       Fence.take(query)
       AvailableNowEnd.letEnd(query)
       OwnExchanges.giveTo(query)

@@ -25,7 +25,7 @@ private[ckpt] object ServerProcess extends Logging {
   private val LastWordsMs = 1000L
 
   /** The same number as `PROTOCOL` in `state_store/server/rpc.py`. */
-  val Protocol = 3
+  val Protocol = 4
 
   /** Does what `-m` does, but leaves the working folder out of the path: a user's file must not replace a module. */
   private val Program = "import sys; " +

@@ -19,6 +19,7 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(() => home.readers, budget)
   val residents = new ResidentStores
+  val packs = new PackReports
 
   private val background = SharedRuntime.daemons("ckpt-background")
   private val maintenance = SharedRuntime.daemons("ckpt-maintenance")
@@ -95,6 +96,7 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
     ended = true
     background.shutdown()
     maintenance.shutdown()
+    packs.close()
     if (current != null) current.stop()
     current = null
     readers.close()

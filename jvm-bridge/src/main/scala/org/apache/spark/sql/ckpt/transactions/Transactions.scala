@@ -192,6 +192,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
       finally idleWriters.add(writer)
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
+    Option(Json.text(answer, "pack")).foreach(served.runtime.packs.follow(_, txn.begun.server))
     txn.committed(answer.get("id").asText, answer.path("states"))
     txn.workerRows = CommitReport.workerRows(answer)
     val spills = txn.spilledRuns + answer.path("metrics").path("spilled_runs").asLong
