@@ -78,6 +78,19 @@ class Log:
         self._place.delete(f"{self._name}/{number}")
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a task has done: the id of its commit, and the pack that must be durable before its batch is committed."""
+
+    id: str
+    pack: str | None
+    executor: Executor
+
+
+def _await_pack(pack: str, server: Server) -> None:
+    server.call("await_pack", pack=pack)
+
+
 class Driver:
     """One run of the query, from its start until it fails or is stopped."""
 
@@ -158,7 +171,10 @@ class Driver:
             for log in (self._offsets, self._commits):
                 for old in [each for each in log.numbers() if each < number - world.plan.keep]:
                     log.delete(old)
-        ids = self._run_tasks(batch)
+        done = self._run_tasks(batch)
+        for pack, executor in {each.pack: each.executor for each in done if each.pack}.items():
+            executor.call(f"pack of batch {number}", partial(_await_pack, pack))
+        ids = [each.id for each in done]
         body: dict[str, object] = {"nextBatchWatermarkMs": 0}
         if self._format == 2:
             body["stateUniqueIds"] = {"0": [[each] for each in ids]}
@@ -167,8 +183,8 @@ class Driver:
         self._next, self._before, self._planned = number + 1, batch.chain, None
         self._ids = ids if self._format == 2 else None
 
-    def _run_tasks(self, batch: Batch) -> list[str]:
-        world, found, failed = self.world, dict[int, str](), list[Exception]()
+    def _run_tasks(self, batch: Batch) -> list[Done]:
+        world, found, failed = self.world, dict[int, Done](), list[Exception]()
         base = Base(batch, self._before, self._ids)
 
         def run(partition: int) -> None:
@@ -207,8 +223,8 @@ class Driver:
         except (CallError, CkptError) as problem:
             self.world.judge(problem, self._id)
 
-    def _task(self, executor: Executor, base: Base, partition: int, server: Server) -> str:
-        """Run one attempt of a task in the process of an executor; return the id of its commit."""
+    def _task(self, executor: Executor, base: Base, partition: int, server: Server) -> Done:
+        """Run one attempt of a task in the process of an executor."""
         world, batch = self.world, base.batch
         state_dir = f"{self._query.checkpoint}/state/0/{partition}"
         handle = executor.open(server, state_dir, self._query.checkpoint, partition, self.run_)
@@ -233,7 +249,7 @@ class Driver:
             again = server.call("commit", txn=txn.number, files=[])
             if again != answer:
                 raise Violation(f"a commit of {self._id} is answered by {answer} and {again}")
-        return str(answer["id"])
+        return Done(str(answer["id"]), answer["pack"], executor)
 
     def _changed(self, rows: Rows, batch: Batch, partition: int) -> dict[str, str | None]:
         changed: dict[str, str | None] = {key: None for key in rows if key.startswith(CHAIN)}

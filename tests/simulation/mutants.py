@@ -110,6 +110,7 @@ MUTANTS: Mapping[str, Callable[[], Any]] = {
     "stores without their lock": _without_locks_of_stores,
     "files that may go are inherited": lambda: replaced(writer.SnapshotWriter, "_list_doomed", lambda _: set()),
     "the notice of a failed clean-up is withdrawn": _withdraw_always,
+    "a batch is committed before its packs are durable": lambda: replaced(driver, "_await_pack", _skip),
     "a pack goes when one of its stores needs it no longer": lambda: replaced(packs.PackRetention, "_is_free", _is_any),
 }
 

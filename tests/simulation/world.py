@@ -57,6 +57,7 @@ class World:
             "snapshotEveryVersions": str(self.draw.choice((1, 2, 4))),
             "placeTimeout": "60s",
             "scrubInterval": self.draw.choice(("0", "0", "100s")),
+            "durability": random.Random(f"durability {plan.seed}").choice(("task", "batch")),
         }
         self.local = folder / "local"
         """Where the executors have their disks."""
@@ -243,7 +244,7 @@ class World:
             draw.randrange(self.query.partitions),
             draw.choice(self.executors),
         )
-        ids, chain, backward = stored.ids_of(number), stored.chain_of(number), self.went_back
+        ids, chain, backward = stored.located_ids_of(number), stored.chain_of(number), self.went_back
         named = None if ids is None else ids[partition]
         right = self.history.rows(chain, partition, self.query.partitions, self.query.made_with(number + 1))
 
