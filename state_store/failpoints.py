@@ -35,8 +35,12 @@ NAMES = frozenset(
 )
 """Steps of the work on a store."""
 AFTER_WRITE = "place.after_write"
+BEFORE_PACK = "pack.before_write"
+"""The write of a pack whose commits were answered."""
 REQUESTS = ("place.before_write", AFTER_WRITE, "place.before_read", "place.before_list", "place.before_delete")
 """Requests to the places of a store and of its checkpoint."""
+
+ALL = frozenset({*NAMES, *REQUESTS, BEFORE_PACK})
 
 FOLDER = "failpoints"
 _LOOK_S = 0.02
@@ -65,11 +69,10 @@ class FailPoints:
         self._points: list[_FailPoint] = []
         for entry in filter(None, (part.strip() for part in spec.split(","))):
             match = _ENTRY.fullmatch(entry)
-            if match is None or match[1] not in {*NAMES, *REQUESTS} or folder is None:
+            if match is None or match[1] not in ALL or folder is None:
                 raise InvalidInputError(
                     f"{entry!r} is not a fail point.",
-                    hint="Write name:kill|error|hold|sleep=ms[@n]. The names are: "
-                    + ", ".join(sorted({*NAMES, *REQUESTS})),
+                    hint="Write name:kill|error|hold|sleep=ms[@n]. The names are: " + ", ".join(sorted(ALL)),
                 )
             fired = folder / FOLDER / file_name(entry)
             if not fired.exists():

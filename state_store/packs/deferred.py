@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.failpoints import BEFORE_PACK, FailPoints
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
@@ -83,12 +84,19 @@ class DeferredPacks:
     """The packs of one query that are durable later. Safe to use from many threads."""
 
     def __init__(
-        self, tasks: OpenTasks, times: WriteTimes, writers: Executor, make_id: Callable[[], str], known: KnownPacks
+        self,
+        tasks: OpenTasks,
+        times: WriteTimes,
+        writers: Executor,
+        make_id: Callable[[], str],
+        known: KnownPacks,
+        failpoints: FailPoints,
     ) -> None:
         """Write packs with the threads of ``writers``, when ``tasks`` has no more for their versions.
 
         ``known`` says when they are durable.
         """
+        self._failpoints = failpoints
         self._known = known
         self._tasks = tasks
         self._times = times
@@ -133,6 +141,7 @@ class DeferredPacks:
         began = time.monotonic()
         failure: BaseException | None = None
         try:
+            self._failpoints.hit(BEFORE_PACK)
             write_pack(pack.place, pack.version, pack.id, pack.deltas)
             self._times.note_write(pack.size_bytes, time.monotonic() - began)
         except BaseException as problem:  # noqa: BLE001 - whoever waits for the pack raises it

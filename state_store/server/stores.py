@@ -203,7 +203,7 @@ class Stores:
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
                 shared = self._resources
                 query_packs = self._packs.setdefault(
-                    packs.url, QueryPacks(shared.forecast, shared.packer, shared.make_id, self.packs)
+                    packs.url, QueryPacks(shared.forecast, shared.packer, shared.make_id, self.packs, failpoints)
                 )
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
