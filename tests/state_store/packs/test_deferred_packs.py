@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.packs import deferred
+from pyspark_ckpt.state_store.packs.pack import write_pack
 from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, split_id
 from tests.labs.lab import CallError, Lab, Rows, expected
 
@@ -133,7 +134,7 @@ def test_commits_wait_when_too_much_is_not_yet_written(query: Query, monkeypatch
     query.run()
     monkeypatch.setattr(deferred, "WAITING_BYTES", 2000)
     monkeypatch.setattr(deferred, "MOST_WAIT_S", 0.01)
-    goes_on, write_pack = threading.Event(), deferred.write_pack
+    goes_on = threading.Event()
 
     def write_slowly(*given: Any) -> object:  # noqa: ANN401
         goes_on.wait(60)
