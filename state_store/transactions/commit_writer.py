@@ -116,7 +116,8 @@ class CommitWriter:
         place, name = context.place, DeltaName(target, base)
         slot: Slot | None
         lag = self._lag.up_to(base.version)
-        chain = place.chain(base, 0 if lag is None else lag.snapshot_version)
+        # A snapshot of another line of history may be newer than the base, whose place only this chain tells.
+        chain = place.chain(base, 0 if lag is None else min(lag.snapshot_version, base.version))
         # The first delta makes the folder of the store, by which Spark finds it.
         may_pack = transaction.format > 1 and base != EMPTY and context.options.pack_commits
         if not may_pack or sum(table.path.stat().st_size for table in staged) > PACKED_BYTES:

@@ -133,7 +133,7 @@ class Store:
         plain, slot = (None, None) if commit_id is None else split_id(commit_id)
         commit = self.decisions.find_commit(caller, version, plain)
         if slot is not None:
-            self.place.note(version, str(commit_id))
+            self.place.note(version, str(commit_id), at_s=self._shared.clock())
         return commit
 
     def replay(

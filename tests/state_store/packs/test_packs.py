@@ -313,3 +313,39 @@ def test_the_commit_of_a_store_is_found_among_those_of_its_partition(query: Quer
         handle = query.open_store(0, name=name, fmt=1, run="run-2")
         rows = query.lab.begin(handle, 3).rows
         assert rows == {f"{name}-{version}": "value" for version in range(3)}
+
+
+def test_a_chain_that_does_not_begin_with_the_parent_is_damage(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.run(3)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(store_place.StorePlace, "chain", lambda *_: ("other-0123456789abcdef.0.100",))
+        query.run(1, [1])
+    query.restart()
+    assert "its chain begins with other-0123456789abcdef.0.100" in query.problem(1, 4)
+
+
+def test_a_restored_store_does_not_take_its_commits_for_ancient(tmp_path: Path) -> None:
+    query = Query(tmp_path, snapshotInterval="600s")
+    query.run(3)
+    query.restart()
+    for number in range(STORES):
+        query.begin(number, 3).abort()
+        query.call("snapshot", number)
+        query.call("cleanup", number)
+        folder = query.lab.checkpoint / "state" / "0" / str(number)
+        assert [path.name for path in folder.iterdir() if path.suffix in {".snapshot", ".json"}] == []
+    query.lab.server.die()
+
+
+def test_a_chain_tells_the_place_of_its_base_below_a_snapshot_of_another_line(query: Query) -> None:
+    query.run(3)
+    transactions = [query.begin(number, 3) for number in range(STORES)]
+    for shelf in query.lab.server.stores._shelves.values():
+        shelf.store.lag.note_snapshot(8)
+    for txn in transactions:
+        txn.put("key-4", "value-4")
+    with ThreadPoolExecutor(STORES) as pool:
+        query.ids.append([str(answer["id"]) for answer in pool.map(Txn.commit, transactions)])
+    query.restart()
+    for number in range(STORES):
+        assert query.rows(number, 4) == expected(4)
