@@ -148,7 +148,7 @@ class Store:
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
         base = self.find_commit(caller, version, commit_id)
-        leased = self._versions.replay(base, start, start_id)
+        leased = self._versions.replay(base, start, None if start_id is None else split_id(start_id)[0])
         transaction = self._open(caller, base, leased, None, ())
         transaction.metrics = {"load_ms": ms_since(started), **leased.metrics}
         return transaction

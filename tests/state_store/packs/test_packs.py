@@ -349,3 +349,14 @@ def test_a_chain_tells_the_place_of_its_base_below_a_snapshot_of_another_line(qu
     query.restart()
     for number in range(STORES):
         assert query.rows(number, 4) == expected(4)
+
+
+def test_a_replay_begins_with_the_snapshot_of_a_commit_in_a_pack(query: Query) -> None:
+    query.run(3)
+    query.begin(1, 3).abort()
+    query.call("snapshot", 1, force=True)
+    query.run(2)
+    named = {"id": query.ids[4][1], "start_id": query.ids[2][1]}
+    assert split_id(named["start_id"])[1] is not None
+    answer = query.lab.server.call("replay", handle=query.handles[1], version=5, start=3, **named)
+    assert Txn(query.lab.server, answer).rows == expected(5)
