@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.delta import read_meta
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -22,24 +22,32 @@ def _is_snapshot(lineage: Lineage, commit: Marker) -> bool:
     return commit in lineage.snapshots
 
 
-def read_lineage(place: BlobPlace, commit: Marker, is_base: IsBase = _is_snapshot) -> Lineage:
+def read_lineage(
+    place: BlobPlace, commit: Marker, is_base: IsBase = _is_snapshot, *, passes_damage: bool = False
+) -> Lineage:
     """List a store, and find its commits in packs from ``commit`` back to the nearest base, a snapshot by default.
 
     A delta names those before it. So this makes one listing, and one or two other requests if there are packs. A pack
-    that is gone is no error here: the lineage then ends there. Raises FormatError, StorageError.
+    that is gone is no error here: the lineage then ends there. With ``passes_damage``, it also ends at a damaged one.
+    Raises FormatError, StorageError.
     """
     lineage = Lineage.read(place)
-    extend(lineage, place, commit, is_base)
+    extend(lineage, place, commit, is_base, passes_damage=passes_damage)
     return lineage
 
 
-def extend(lineage: Lineage, place: BlobPlace, commit: Marker, is_base: IsBase) -> None:
+def extend(lineage: Lineage, place: BlobPlace, commit: Marker, is_base: IsBase, *, passes_damage: bool = False) -> None:
     """Add to the ``lineage`` of a place its commits in packs from ``commit`` back to the nearest base.
 
+    With ``passes_damage``, a damaged commit ends it as one that is gone does: a snapshot can then be made.
     Raises FormatError, StorageError.
     """
-    while isinstance(place, StorePlace) and _find_more(place, lineage, commit, is_base):
-        lineage.add(place.list_packed())
+    try:
+        while isinstance(place, StorePlace) and _find_more(place, lineage, commit, is_base):
+            lineage.add(place.list_packed())
+    except FormatError:
+        if not passes_damage:
+            raise
 
 
 def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[str]) -> bool:

@@ -184,7 +184,7 @@ class Retention:
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
         oldest = self._oldest(newest, min_versions, tidies=True)
-        extend(look.lineage, self._place, newest, is_at_most(oldest))
+        extend(look.lineage, self._place, newest, is_at_most(oldest), passes_damage=True)
         self.has_lost_newest = look.lineage.is_lost(newest)
         gone = self._find_retired(look, newest, oldest)
         self._say_replaced(look.lineage, gone)
@@ -204,7 +204,7 @@ class Retention:
         look = self._look(tidies=False)
         lineage = look.lineage
         oldest = self._oldest(newest, min_versions, tidies=False)
-        extend(lineage, self._place, newest, is_at_most(oldest))
+        extend(lineage, self._place, newest, is_at_most(oldest), passes_damage=True)
         gone = self._find_retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}

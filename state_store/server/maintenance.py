@@ -188,7 +188,7 @@ class Maintenance:
         if copy is None:
             return None, ""
         try:
-            lineage = read_lineage(self._store.place, copy.marker)
+            lineage = read_lineage(self._store.place, copy.marker, passes_damage=True)
             reason = self._find_reason(copy.marker, lineage, force=force)
             if reason is None:
                 return None, ""

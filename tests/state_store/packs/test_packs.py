@@ -360,3 +360,24 @@ def test_a_replay_begins_with_the_snapshot_of_a_commit_in_a_pack(query: Query) -
     assert split_id(named["start_id"])[1] is not None
     answer = query.lab.server.call("replay", handle=query.handles[1], version=5, start=3, **named)
     assert Txn(query.lab.server, answer).rows == expected(5)
+
+
+def test_a_snapshot_takes_the_place_of_a_damaged_commit_in_a_pack_whose_local_copy_is_there(query: Query) -> None:
+    query.run(4)
+    query.lab.server.settled()
+    slot = split_id(query.ids[3][1])[1]
+    assert slot is not None
+    content = bytearray(query.packs[-1].read_bytes())
+    end = slot.start + slot.size_bytes
+    content[end - 200 : end] = bytes(200)
+    query.packs[-1].write_bytes(content)
+    query.lab.restart()
+    query.open()
+    query.run(2)
+    query.lab.server.settled()
+    query.call("cleanup", 1)
+    query.call("snapshot", 1)
+    query.run(1)
+    query.lab.server.settled()
+    query.restart()
+    assert query.rows(1, 7) == expected(7)
