@@ -36,7 +36,6 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.format.slots import split_id
 from pyspark_ckpt.state_store.json_objects import Count, DeltaFileName, FormatOnly, Sha256, SparkId, Xxh3, decoder
 
 CHAINED_FORMAT = 2
@@ -260,7 +259,7 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
     meta = decoder(DeltaMeta).decode(content)
     if meta.store.marker != name.commit or name.parent.id not in {meta.store.parent, UNKNOWN_ID}:
         raise _Damage(f"it holds {meta.store.marker} with the parent {meta.store.parent}, but its name says otherwise")
-    if meta.chain and split_id(meta.chain[0])[0] != meta.store.parent:  # readers would look for the parent for ever
+    if meta.chain and meta.chain[0].partition("-")[0] != meta.store.parent:  # else readers look for the parent for ever
         raise _Damage(f"its chain begins with {meta.chain[0]}, but its parent is {meta.store.parent}")
     if not all(is_delta_file(file.name) for file in meta.files):
         raise _Damage("it lists a file under a name that is not allowed")

@@ -58,9 +58,12 @@ def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[
     """
     if not isinstance(place, StorePlace):
         return False
+    named = list(named)
     located = {each: slot for each in named if (slot := split_id(each)[1]) is not None}
     if not located or any(place.knows(Marker(version, split_id(each)[0])) for each in located):
         return False
+    if len(named) == 1:  # the partition has one store, so it is this one's
+        return _show_only(place, version, named[0])
     wanted = {pack_name(version, slot.pack) for slot in located.values()}
     shows = False
     for blob in place.packs.list(prefix=f"{version:020d}-"):
@@ -73,6 +76,18 @@ def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[
     return shows
 
 
+def _show_only(place: StorePlace, version: int, located: str) -> bool:
+    commit = place.note(version, located, at_s=time.time())
+    try:
+        meta = place.read_slot_meta(commit)
+    except NotFoundError:
+        return False
+    if meta is None:
+        return False
+    place.note(version, located, Marker(version - 1, meta.store.parent))
+    return True
+
+
 def _find_more(place: StorePlace, lineage: Lineage, commit: Marker, is_base: IsBase) -> bool:
     """Learn commits before ``commit``, unless a base is in reach. Return whether any was found."""
     if next(lineage.chains(commit, lambda marker: is_base(lineage, marker)), None) is not None:
@@ -83,13 +98,9 @@ def _find_more(place: StorePlace, lineage: Lineage, commit: Marker, is_base: IsB
     try:
         meta = place.read_slot_meta(last)
         if meta is not None:
-            place.note_chain(last, meta.chain or (meta.store.parent,), time.time())
-            return True
+            return place.note_chain(last, meta.chain or (meta.store.parent,))
         name, blob = lineage.deltas[before[-1]] if before else (None, None)
         chain = () if name is None or blob is None else read_meta(place, name, blob.size_bytes).chain
     except NotFoundError:
         return False
-    if not chain or split_id(chain[0])[1] is None:
-        return False
-    place.note_chain(before[-1], chain, time.time())
-    return True
+    return bool(chain) and split_id(chain[0])[1] is not None and place.note_chain(before[-1], chain)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
@@ -57,21 +57,38 @@ class StorePlace(MeteredPlace):
         commit = Marker(version, plain)
         with self._lock:
             if slot is not None:
-                self._slots.setdefault(commit, (slot, at_s))
+                known = self._slots.get(commit)
+                self._slots[commit] = (slot, at_s) if known is None or known[0] != slot else known
             if parent is not None:
                 self._parents[commit] = parent
-            for known in (self._slots, self._parents):
-                while len(known) > KNOWN_KEPT:
-                    del known[next(iter(known))]
+            for commits in (self._slots, self._parents):
+                while len(commits) > KNOWN_KEPT:
+                    del commits[next(iter(commits))]
         return commit
 
-    def note_chain(self, commit: Marker, chain: Iterable[str], at_s: float) -> None:
-        """Learn the commits before ``commit`` from their ids as Spark keeps them, newest first."""
-        for located in chain:
-            parent = self.note(commit.version - 1, located, at_s=at_s)
+    def note_chain(self, commit: Marker, chain: Sequence[str]) -> bool:
+        """Learn the commits before ``commit`` from their ids as Spark keeps them, newest first; return if any is new.
+
+        Packs that are gone end the chain: a snapshot has replaced their commits, or another checkpoint had them. One
+        listing shows which are there. Raises StorageError.
+        """
+        slots = [split_id(located)[1] for located in chain]
+        oldest = max(0, commit.version - len(chain))
+        there = {blob.name: blob.modified_s for blob in self.packs.list(start=f"{oldest:020d}")} if any(slots) else {}
+        with self._lock:
+            is_new = commit not in self._parents
+        for located, slot in zip(chain, slots, strict=True):
+            pack = "" if slot is None else pack_name(commit.version - 1, slot.pack)
+            is_gone = slot is not None and pack not in there
+            plain, at_s = split_id(located)[0], there.get(pack, 0.0)
+            parent = self.note(commit.version - 1, plain if is_gone else located, at_s=at_s)
             with self._lock:
                 self._parents[commit] = parent
+            if is_gone:
+                break
+            is_new |= slot is not None
             commit = parent
+        return is_new
 
     def knows(self, commit: Marker) -> bool:
         """Return whether a commit is shown: it is in a pack, and its parent is known."""

@@ -2,8 +2,9 @@
 
 Each store says, in an object of its own, up to which version a snapshot replaces its commits (``retention``). A pack of
 a version goes when all stores with a commit in it have said so for that version. It does not matter when this runs, or
-how often at a time: what a store has said stays true, and names of packs are used once. A pack that arrives late, of a
-process that was thought dead, is of such a version and goes with the next run.
+how often at a time: what a store has said stays true, and names of packs are used once. (A store that begins anew, with
+version 1 over what is left of an earlier life, withdraws what was said.) A pack that arrives late, of a process that
+was thought dead, is of such a version and goes with the next run.
 
 So one listing of the query's folder stands for one of each store, and each index is read once.
 """
@@ -48,7 +49,8 @@ class PackRetention:
         self._indexes = {blob: self._indexes[blob] for blob in packs if blob in self._indexes}
         if not packs:
             return []
-        replaced = {**dict(self._list_replaced()), **found}
+        replaced = dict(self._list_replaced())
+        replaced = {each: max(replaced.get(each, 0), found.get(each, 0)) for each in replaced.keys() | found.keys()}
         newest = max(replaced.values(), default=0)
         old = [blob for blob in packs if self._version(blob) <= newest]
         self._read([blob for blob in old if blob not in self._indexes])

@@ -84,7 +84,7 @@ from pyspark_ckpt.state_store.format.notices import FOLDER as NOTICE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.packs.lineages import extend
-from pyspark_ckpt.state_store.packs.store_place import is_whole_object
+from pyspark_ckpt.state_store.packs.store_place import StorePlace, is_whole_object
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retired import Retired, find_retired, first_hole, is_at_most
@@ -168,6 +168,7 @@ class Retention:
         self._files: dict[Blob, Mapping[str, ManifestFile]] = {}
         self._cleaned: tuple[Marker, int] | None = None
         self._is_careless = False
+        self._had_packs: bool | None = None
         self.has_lost_newest = False
         """Whether the last ``clean`` found that the newest version can no longer be restored."""
 
@@ -188,7 +189,9 @@ class Retention:
         self.has_lost_newest = look.lineage.is_lost(newest)
         gone = self._find_retired(look, newest, oldest)
         self._say_replaced(look.lineage, gone)
-        count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
+        count = len(self._delete(gone.manifests))
+        packed = [name for name in gone.commits if not is_whole_object(self._place, name)]
+        count += len(self._delete(gone.commits)) - len(packed)
         if not self._has_hole(look.lineage, newest, oldest):
             count += self._delete_tables(look.tables.values())
         count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
@@ -266,13 +269,21 @@ class Retention:
 
     def _say_replaced(self, lineage: Lineage, gone: Retired) -> None:
         """Say which snapshot replaces commits in packs, if there are any among those that are retired."""
-        if gone.base is None or all(is_whole_object(self._place, name) for name in gone.commits):
+        if gone.base is None or not self._has_packed(lineage, gone):
             return
         name = ReplacedName(gone.base)
         if name not in lineage.replaced:
             self._place.put(str(name), b"")
         for other in lineage.replaced.keys() - {name}:
             self._place.delete(str(other))
+
+    def _has_packed(self, lineage: Lineage, gone: Retired) -> bool:
+        """Return whether retired commits may be in packs. Those from before this process are found by one listing."""
+        if lineage.replaced or not all(is_whole_object(self._place, name) for name in gone.commits):
+            return True
+        if self._had_packs is None and isinstance(self._place, StorePlace):
+            self._had_packs = bool(self._place.packs.list())
+        return bool(self._had_packs)
 
     def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
         """Return whether something that retained versions need is missing. If restored, it needs its table files."""

@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.delta import pour_delta, write_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import StoreMeta
-from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.format.names import DeltaName, ReplacedName, parse
 from pyspark_ckpt.state_store.format.remote import point_to
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.packs.gathering import PACKED_BYTES
@@ -115,6 +115,10 @@ class CommitWriter:
         context, target, base = self._context, transaction.target, transaction.base
         place, name = context.place, DeltaName(target, base)
         slot: Slot | None
+        if base == EMPTY:
+            self._begin_anew()
+        else:
+            place.note(base.version, transaction.located)  # a reader may have found its pack missing for a moment
         lag = self._lag.up_to(base.version)
         # A snapshot of another line of history may be newer than the base, whose place only this chain tells.
         chain = place.chain(base, 0 if lag is None else min(lag.snapshot_version, base.version))
@@ -135,6 +139,13 @@ class CommitWriter:
             slot = context.packs.gathering.write(place, context.identity, name, content.getvalue())
         place.note(target.version, locate(target.id, slot), base, self._shared.clock())
         return len(content.getvalue())
+
+    def _begin_anew(self) -> None:
+        """Withdraw what an earlier life of the store has said of its versions. One listing."""
+        place = self._context.place
+        for blob in place.list():
+            if isinstance(parse(blob.name), ReplacedName):
+                place.delete(blob.name)
 
     def _marker_file(self, transaction: Transaction) -> Path:
         path = transaction.staging / "marker.sst"

@@ -275,6 +275,7 @@ class Store:
         transaction = Transaction(
             number, base, self._shared.make_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
         )
+        transaction.located = self.place.find_id(base)
         try:
             make_folder(staging, self._shared.local_dir)
             while not self._register(transaction, worker, states):

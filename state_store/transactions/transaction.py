@@ -79,6 +79,8 @@ class Transaction:
     left: LocalCopy | None = None
     """The live copy on which the transaction began, if it has moved on since; ``copy`` is then a frozen one."""
     ticket: Path | None = None
+    located: str = ""
+    """The id of its base as Spark keeps it."""
     pack: str = ""
     """The pack that its commit is in, if that is durable later."""
     status: Status = Status.OPEN
