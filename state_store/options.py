@@ -200,7 +200,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
         place_timeout_s=cast("float", values["placeTimeout"]),
-        pack_commits=values["packCommits"] == "true",
+        pack_commits=values["packCommits"] == "true" or values["durability"] == "batch",
         is_durable_by_batch=values["durability"] == "batch",
         full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),

@@ -57,6 +57,7 @@ class World:
             "snapshotEveryVersions": str(self.draw.choice((1, 2, 4))),
             "placeTimeout": "60s",
             "scrubInterval": self.draw.choice(("0", "0", "100s")),
+            "packCommits": "true",
             "durability": random.Random(f"durability {plan.seed}").choice(("task", "batch")),
         }
         self.local = folder / "local"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.errors import NotFoundError, StorageError
 from pyspark_ckpt.state_store.packs import gathering, store_place
 from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, split_id
 from pyspark_ckpt.state_store.transactions import commit_writer
@@ -24,7 +24,7 @@ class Query:
     """A query with several stores, whose tasks commit together."""
 
     def __init__(self, folder: Path, keep: int = 100, **options: str) -> None:
-        self.lab = Lab(folder, **options)
+        self.lab = Lab(folder, **{"packCommits": "true", **options})
         self.lab.partition = 0
         self.keep = keep
         self.ids: list[list[str]] = []
@@ -381,3 +381,87 @@ def test_a_snapshot_takes_the_place_of_a_damaged_commit_in_a_pack_whose_local_co
     query.lab.server.settled()
     query.restart()
     assert query.rows(1, 7) == expected(7)
+
+
+def test_a_store_that_begins_anew_over_old_state_keeps_its_new_packs(tmp_path: Path) -> None:
+    query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
+    query.run(10)
+    for number in range(STORES):
+        query.begin(number, 10).abort()
+        query.call("snapshot", number, force=True)
+    query.run(4)
+    for number in range(STORES):
+        query.begin(number, 14).abort()
+        query.call("cleanup", number)
+    query.ids = []  # somebody has deleted the logs, and left the state
+    query.restart()
+    query.run(5)
+    query.call("cleanup", 0)
+    query.restart()
+    for number in range(STORES):
+        assert query.rows(number, 5) == expected(5)
+    query.lab.server.die()
+
+
+def test_packs_of_an_earlier_process_go_although_none_are_written_any_more(tmp_path: Path) -> None:
+    query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
+    query.run(4)
+    for number in range(STORES):
+        query.begin(number, 4).abort()
+        query.call("snapshot", number, force=True)
+    query.lab.options = {"packCommits": "false", "retentionGracePeriod": "0s"}
+    query.restart()
+    for _ in range(4):
+        query.run_one_by_one()
+    for number in (*range(STORES), 0):
+        query.begin(number, 8).abort()
+        query.call("cleanup", number)
+    assert not query.packs
+    query.lab.server.die()
+
+
+def test_a_chain_ends_at_packs_that_are_gone_however_often_it_is_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of a copied delta do, or those below a snapshot that replaces them."""
+    query = Query(tmp_path, keep=2)
+    query.run(4)
+    query.begin(0, 4).abort()
+    query.call("snapshot", 0, force=True)
+    query.run(3)
+    for pack in query.packs[:2]:
+        pack.unlink()
+    query.restart()
+    for _ in range(2):
+        query.begin(0, 7).abort()
+        query.call("cleanup", 0)
+    assert "missing" not in caplog.text
+    assert query.rows(0, 7) == expected(7)
+    query.lab.server.die()
+
+
+def test_a_damaged_index_hinders_nobody_who_knows_the_commit(query: Query) -> None:
+    query.run(3)
+    query.log_commits()
+    content = bytearray(query.packs[-1].read_bytes())
+    content[-40] ^= 1
+    query.packs[-1].write_bytes(content)
+    query.restart()
+    handle = query.open_store(2, fmt=1, run="run-2")
+    assert query.lab.begin(handle, 3).rows == expected(3)
+
+
+def test_a_commit_names_its_base_although_the_pack_of_that_was_missing_for_a_moment(query: Query) -> None:
+    query.run(3)
+    txn = query.begin(0, 3)
+    txn.put("key-4", "value-4")
+    pack = query.packs[-1]
+    hidden = pack.rename(pack.with_suffix(".away"))
+    (shelf, *_) = (each for each in query.lab.server.stores._shelves.values() if each.store.identity.partition == 0)
+    (delta,) = (blob.name for blob in shelf.store.place.list_packed() if blob.name.startswith(f"{3:020d}"))
+    with pytest.raises(NotFoundError):
+        shelf.store.place.get(delta)
+    hidden.rename(pack)
+    query.ids.append([str(txn.commit()["id"]), *query.ids[2][1:]])
+    query.restart()
+    assert query.rows(0, 4) == expected(4)
