@@ -3,7 +3,8 @@
 The first seed, counted from 0, that finds each:
 
 - In worlds: a write whose answer was lost is another's: 49; a snapshot replaces what is below it unread: 0; rot is
-  published by a snapshot: 82; an entry goes from which the successor went on: 412.
+  published by a snapshot: 82; an entry goes from which the successor went on: 412; a pack goes when one of its stores
+  needs it no longer: 1; a batch is committed before its packs are durable: 76.
 - In the scene ``snapshots beside clean ups``: deletions without a notice: 4; table files go at the first look: 1; no
   second look for table files: 0; a snapshot replaces what is below it with files missing: 0; files that may go are
   inherited: 4.
