@@ -45,6 +45,7 @@ class CommitWriter:
         self._decisions = decisions
         self._lag = lag
         self._upkeep = upkeep
+        self._has_packed = False
 
     def make_durable(
         self,
@@ -115,9 +116,7 @@ class CommitWriter:
         context, target, base = self._context, transaction.target, transaction.base
         place, name = context.place, DeltaName(target, base)
         slot: Slot | None
-        if base == EMPTY:
-            self._begin_anew()
-        else:
+        if base != EMPTY:
             place.note(base.version, transaction.located)  # a reader may have found its pack missing for a moment
         lag = self._lag.up_to(base.version)
         # A snapshot of another line of history may be newer than the base, whose place only this chain tells.
@@ -130,6 +129,9 @@ class CommitWriter:
             self._shared.forecast.note_write(size_bytes, time.monotonic() - began)
             place.note(target.version, target.id, base)
             return size_bytes
+        if not self._has_packed:
+            self._withdraw_from(base.version)
+            self._has_packed = True
         content = io.BytesIO()
         pour_delta(content, meta, staged, chain)
         if context.options.is_durable_by_batch:
@@ -140,11 +142,15 @@ class CommitWriter:
         place.note(target.version, locate(target.id, slot), base, self._shared.clock())
         return len(content.getvalue())
 
-    def _begin_anew(self) -> None:
-        """Withdraw what an earlier life of the store has said of its versions. One listing."""
+    def _withdraw_from(self, version: int) -> None:
+        """Withdraw what an earlier life of the store has said: this one's commits up to a version that is to come.
+
+        One listing, before this process writes its first pack. Raises StorageError.
+        """
         place = self._context.place
         for blob in place.list():
-            if isinstance(parse(blob.name), ReplacedName):
+            name = parse(blob.name)
+            if isinstance(name, ReplacedName) and name.version >= version:
                 place.delete(blob.name)
 
     def _marker_file(self, transaction: Transaction) -> Path:

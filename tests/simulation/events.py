@@ -134,7 +134,9 @@ def _go_back(world: World, draw: random.Random) -> None:
     stored = world.stored
     before = stored.newest
     whole = set(stored.numbers("commits")) & set(stored.numbers("offsets"))
-    steps = draw.randint(0, max(0, min(before - stored.first_kept, len(whole) - 1)))
+    # An entry far below the others has come late, after it was deleted: nobody goes back to that.
+    ways = [each for each in range(max(0, before - stored.first_kept) + 1) if before - 1 - each in whole]
+    steps = draw.choice(ways) if ways else 0
     for log in ("commits", "offsets"):
         for number in stored.numbers(log):
             if number >= before - steps:

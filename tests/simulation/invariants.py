@@ -90,7 +90,8 @@ class StoredQuery:
 
     def retained(self) -> list[int]:
         """Return the batches whose versions must be there."""
-        return [number for number in self.numbers("commits") if number + 1 >= max(1, self.first_kept)]
+        planned = set(self.numbers("offsets"))  # of a batch that is being purged, one entry may be gone
+        return [number for number in self.numbers("commits") if number in planned and number + 1 >= self.first_kept]
 
     def note_rot(self, content: bytes) -> None:
         """Note that a local file has this content, which must never become an object."""
