@@ -3,8 +3,8 @@
 Each store says, in an object of its own, up to which version a snapshot replaces its commits (``retention``). A pack of
 a version goes when all stores with a commit in it have said so for that version. It does not matter when this runs, or
 how often at a time: what a store has said stays true, and names of packs are used once. (A store that begins anew over
-what is left of an earlier life withdraws what was said, before it writes its first pack.) A pack that arrives late, of a process that
-was thought dead, is of such a version and goes with the next run.
+what is left of an earlier life withdraws what was said, before it writes its first pack.) A pack that arrives late, of
+a process that was thought dead, is of such a version and goes with the next run.
 
 So one listing of the query's folder stands for one of each store, and each index is read once.
 """
