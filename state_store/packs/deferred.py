@@ -53,7 +53,7 @@ class KnownPacks:
 
     def __init__(self) -> None:
         """Know of none."""
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
         self._packs: OrderedDict[str, _Pack] = OrderedDict()
 
     def add(self, pack: _Pack) -> None:

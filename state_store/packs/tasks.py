@@ -30,7 +30,7 @@ class OpenTasks:
 
     def __init__(self) -> None:
         """Know of none."""
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(threading.Lock())
         self._open: Counter[tuple[int, int]] = Counter()
 
     def begin(self, version: int, partition: int) -> None:
