@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.format.names import WinnerName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import CommitId, Count, RunId, check_format, seal
-from pyspark_ckpt.state_store.packs.lineages import show_named
+from pyspark_ckpt.state_store.packs.lineages import add_named
 from pyspark_ckpt.state_store.packs.slots import split_id
 
 WINNER_FORMAT = 1
@@ -76,8 +76,7 @@ def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     named = evidence.named
     if named is None:
         named = read_committed_ids(evidence.checkpoint, version, store.operator, store.partition)
-    if show_named(evidence.place, store, version, named):
-        lineage.add(evidence.place.list(prefix=f"{version:020d}-"))
+    add_named(lineage, evidence.place, store, version, named)
     candidates = lineage.list_commits(version)
     if not candidates:
         lineage.require(Marker(version, "?"), str(store))

@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.packs.pack import PackedCommit, read_index
-from pyspark_ckpt.state_store.packs.slots import Slot, locate, parse_pack
+from pyspark_ckpt.state_store.packs.pack import Indexes, PackedCommit
+from pyspark_ckpt.state_store.packs.slots import parse_pack
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 THREADS = 16
@@ -24,7 +24,7 @@ class Catalog:
         self.damaged: dict[str, FormatError] = {}
         """Packs whose index cannot be read, by their names. Their commits are found by the ids of later ones."""
         self._lock = threading.Lock()
-        self._indexes: dict[Blob, tuple[PackedCommit, ...]] = {}
+        self._indexes = Indexes(packs)
         self._by_store: dict[Identity, list[tuple[Blob, PackedCommit]]] | None = None
 
     def look_again(self) -> None:
@@ -40,30 +40,22 @@ class Catalog:
             commits = self._by_store.get(store, [])
         for blob, commit in commits:
             version, pack = parse_pack(blob.name) or (0, "")
-            located = locate(commit.id, Slot(pack, commit.start, commit.size_bytes))
-            place.note(version, located, commit.delta_name(version).parent, blob.modified_s)
+            place.note(version, commit.find_id(pack), commit.delta_name(version).parent, blob.modified_s)
 
     def _look(self) -> dict[Identity, list[tuple[Blob, PackedCommit]]]:
         packs = [blob for blob in self.place.list() if parse_pack(blob.name) is not None]
-        self._indexes = {blob: self._indexes[blob] for blob in packs if blob in self._indexes}
+        self._indexes.keep_only(packs)
         self.damaged = {}
-        new = [blob for blob in packs if blob not in self._indexes]
+        by_store: dict[Identity, list[tuple[Blob, PackedCommit]]] = {}
         with ThreadPoolExecutor(THREADS, thread_name_prefix="packs") as pool:
-            for blob, found in zip(new, pool.map(self._read, new), strict=True):
+            for blob, found in self._indexes.read(packs, pool).items():
                 if isinstance(found, FormatError):
                     self.damaged[blob.name] = found
+                elif isinstance(found, NotFoundError):  # deleted since the listing
+                    continue
+                elif isinstance(found, CkptError):
+                    raise found
                 else:
-                    self._indexes[blob] = found
-        by_store: dict[Identity, list[tuple[Blob, PackedCommit]]] = {}
-        for blob, index in self._indexes.items():
-            for commit in index:
-                by_store.setdefault(commit.identity, []).append((blob, commit))
+                    for commit in found:
+                        by_store.setdefault(commit.identity, []).append((blob, commit))
         return by_store
-
-    def _read(self, blob: Blob) -> tuple[PackedCommit, ...] | FormatError:
-        try:
-            return read_index(self.place, blob)
-        except NotFoundError:  # deleted since the listing
-            return ()
-        except FormatError as problem:
-            return problem

@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
 from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
-from pyspark_ckpt.state_store.packs.tasks import MOST_WAIT_S, WAIT_SHARE, OpenTasks, WriteTimes
+from pyspark_ckpt.state_store.packs.tasks import MOST_WAIT_S, WAIT_SHARE, OpenTasks, WriteTimes, measure_write
 
 PACK_BYTES = 16 << 20
 """A pack is closed when its deltas have so many bytes."""
@@ -92,9 +92,9 @@ class DeferredPacks:
         known: KnownPacks,
         failpoints: FailPoints,
     ) -> None:
-        """Write packs with the threads of ``writers``, when ``tasks`` has no more for their versions.
+        """Write each pack in a thread of ``writers``, when no task is left that may add to it.
 
-        ``known`` says when they are durable.
+        ``known`` tells others when a pack is durable.
         """
         self._failpoints = failpoints
         self._known = known
@@ -138,12 +138,11 @@ class DeferredPacks:
             self._await_end(pack)
             if self._open.get(pack.version) is pack:
                 del self._open[pack.version]
-        began = time.monotonic()
         failure: BaseException | None = None
         try:
             self._failpoints.hit(BEFORE_PACK)
-            write_pack(pack.place, pack.version, pack.id, pack.deltas)
-            self._times.note_write(pack.size_bytes, time.monotonic() - began)
+            with measure_write(self._times, pack.size_bytes):
+                write_pack(pack.place, pack.version, pack.id, pack.deltas)
         except BaseException as problem:  # noqa: BLE001 - whoever waits for the pack raises it
             failure = problem
         self._known.end(pack, failure)

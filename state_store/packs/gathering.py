@@ -6,9 +6,7 @@ commit. It then writes the pack for all. Whoever is alone writes a delta of its 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -18,7 +16,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import write_pack
 from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
-from pyspark_ckpt.state_store.packs.tasks import MOST_WAIT_S, WAIT_SHARE, OpenTasks, WriteTimes
+from pyspark_ckpt.state_store.packs.tasks import MOST_WAIT_S, WAIT_SHARE, OpenTasks, WriteTimes, measure_write
 
 PACKED_BYTES = 4 << 20
 """The largest delta that goes into a pack: until it is written, it is in memory."""
@@ -63,7 +61,7 @@ class Gathering:
             for commit in taken:
                 commit.is_taken = True
         if len(taken) == 1:
-            with self._measure(len(content)):
+            with measure_write(self._times, len(content)):
                 put_delta(place, name, content)
             return None
         if taken:
@@ -73,12 +71,6 @@ class Gathering:
         if own.problem is not None:
             raise own.problem
         return own.slot
-
-    @contextmanager
-    def _measure(self, size_bytes: int) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._times.note_write(size_bytes, time.monotonic() - began)
 
     def _is_complete(self, version: int) -> bool:
         """Return whether nobody is left to wait for. A task commits its stores one after the other."""
@@ -93,7 +85,7 @@ class Gathering:
         problem: BaseException | None = None
         try:
             pack = self._make_id()[:PACK_ID_DIGITS]
-            with self._measure(sum(len(each.content) for each in commits)):
+            with measure_write(self._times, sum(len(each.content) for each in commits)):
                 slots = write_pack(packs, version, pack, [(each.identity, each.name, each.content) for each in commits])
         except BaseException as raised:  # noqa: BLE001 - each of them raises it
             problem = raised

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
@@ -12,7 +13,7 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.packs.pack import read_index
-from pyspark_ckpt.state_store.packs.slots import PACK_ID_DIGITS, Slot, locate, pack_name, split_id
+from pyspark_ckpt.state_store.packs.slots import pack_name, split_id
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
 
 IsBase = Callable[[Lineage, Marker], bool]
@@ -50,42 +51,36 @@ def extend(lineage: Lineage, place: BlobPlace, commit: Marker, is_base: IsBase, 
             raise
 
 
-def show_named(place: BlobPlace, store: Identity, version: int, named: Iterable[str]) -> bool:
-    """Let the place of ``store`` show its commit of ``version`` among those that the commit log names by their ids.
+def add_named(lineage: Lineage, place: BlobPlace, store: Identity, version: int, named: Collection[str]) -> None:
+    """Add to the ``lineage`` of a store its commit of ``version`` in a pack, by the ids that the commit log names.
 
-    Makes no request if all of them are known or in no pack, else a listing and one request for each pack. Return
-    whether the place now shows more. Raises FormatError, StorageError.
+    Makes no request if it is known or in no pack; else one if the partition has one store, or a listing and one for
+    each pack. Raises FormatError, StorageError.
     """
-    if not isinstance(place, StorePlace):
-        return False
-    named = list(named)
     located = {each: slot for each in named if (slot := split_id(each)[1]) is not None}
-    if not located or any(place.knows(Marker(version, split_id(each)[0])) for each in located):
-        return False
-    if len(named) == 1:  # the partition has one store, so it is this one's
-        return _show_only(place, version, named[0])
-    wanted = {pack_name(version, slot.pack) for slot in located.values()}
-    shows = False
-    for blob in place.packs.list(prefix=f"{version:020d}-"):
-        for commit in read_index(place.packs, blob) if blob.name in wanted else ():
-            slot = Slot(blob.name[-5 - PACK_ID_DIGITS : -5], commit.start, commit.size_bytes)
-            each = locate(commit.id, slot)
-            if commit.identity == store and each in located:
-                place.note(version, each, commit.delta_name(version).parent, blob.modified_s)
-                shows = True
-    return shows
+    if not isinstance(place, StorePlace) or not located:
+        return
+    if any(place.knows(Marker(version, split_id(each)[0])) for each in located):
+        return
+    if len(named) == 1:
+        _note_only(place, version, *named)
+    else:
+        wanted = {pack_name(version, slot.pack): slot.pack for slot in located.values()}
+        for blob in place.packs.list(prefix=f"{version:020d}-"):
+            for commit in read_index(place.packs, blob) if blob.name in wanted else ():
+                each = commit.find_id(wanted[blob.name])
+                if commit.identity == store and each in located:
+                    place.note(version, each, commit.delta_name(version).parent, blob.modified_s)
+    lineage.add(place.list_packed())
 
 
-def _show_only(place: StorePlace, version: int, located: str) -> bool:
+def _note_only(place: StorePlace, version: int, located: str) -> None:
+    """Learn the only commit that the log names, and its parent. A pack that is gone is no error here."""
     commit = place.note(version, located, at_s=time.time())
-    try:
+    with suppress(NotFoundError):
         meta = place.read_slot_meta(commit)
-    except NotFoundError:
-        return False
-    if meta is None:
-        return False
-    place.note(version, located, Marker(version - 1, meta.store.parent))
-    return True
+        if meta is not None:
+            place.note(version, located, Marker(version - 1, meta.store.parent))
 
 
 def _find_more(place: StorePlace, lineage: Lineage, commit: Marker, is_base: IsBase) -> bool:

@@ -14,12 +14,13 @@ It is for those who have no ids: retention, tools. The version is in the name of
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import Executor
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
@@ -35,7 +36,7 @@ from pyspark_ckpt.state_store.json_objects import (
     seal,
     unseal,
 )
-from pyspark_ckpt.state_store.packs.slots import Slot, pack_name, parse_pack
+from pyspark_ckpt.state_store.packs.slots import Slot, locate, pack_name, parse_pack
 
 INDEX_FORMAT = 1
 MAX_INDEX_BYTES = 64 << 20
@@ -61,6 +62,10 @@ class PackedCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     def identity(self) -> Identity:
         """The store."""
         return Identity(self.operator, self.partition, self.name)
+
+    def find_id(self, pack: str) -> str:
+        """Return the id that Spark keeps of the commit, which is in the pack with this id."""
+        return locate(self.id, Slot(pack, self.start, self.size_bytes))
 
     def delta_name(self, version: int) -> DeltaName:
         """Return the name that the delta would have in the folder of its store."""
@@ -110,6 +115,33 @@ def read_index(place: BlobPlace, blob: Blob) -> tuple[PackedCommit, ...]:
     if parse_pack(blob.name.rpartition("/")[2]) is None:
         raise FormatError(f"{where} does not have the name of a pack.")
     return read_again(lambda: _read_index(place, blob, where))
+
+
+class Indexes:
+    """The indexes of the packs in one place, each read once."""
+
+    def __init__(self, place: BlobPlace) -> None:
+        """Know none yet of ``place``."""
+        self._place = place
+        self._known: dict[Blob, tuple[PackedCommit, ...]] = {}
+
+    def keep_only(self, packs: Collection[Blob]) -> None:
+        """Forget all packs but these."""
+        self._known = {blob: self._known[blob] for blob in packs if blob in self._known}
+
+    def read(self, packs: Sequence[Blob], pool: Executor) -> dict[Blob, tuple[PackedCommit, ...] | CkptError]:
+        """Return the commits of each pack, or why its index cannot be read. Those that are new are read in ``pool``."""
+
+        def read(blob: Blob) -> tuple[PackedCommit, ...] | CkptError:
+            try:
+                return read_index(self._place, blob)
+            except CkptError as problem:
+                return problem
+
+        new = [blob for blob in packs if blob not in self._known]
+        found = dict(zip(new, pool.map(read, new), strict=True))
+        self._known |= {blob: index for blob, index in found.items() if not isinstance(index, CkptError)}
+        return {blob: self._known[blob] if blob in self._known else found[blob] for blob in packs}
 
 
 def _read_index(place: BlobPlace, blob: Blob, where: str) -> tuple[PackedCommit, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 MOST_WAIT_S = 0.02
@@ -23,6 +25,14 @@ class WriteTimes(Protocol):
     def note_write(self, size_bytes: int, took_s: float) -> None:
         """Note that an object was written in ``took_s``."""
         ...
+
+
+@contextmanager
+def measure_write(times: WriteTimes, size_bytes: int) -> Iterator[None]:
+    """Note how long the block takes, which writes an object of so many bytes. A failure is not noted."""
+    began = time.monotonic()
+    yield
+    times.note_write(size_bytes, time.monotonic() - began)
 
 
 class OpenTasks:

@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.local.copies import ingest_all
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.packs.lineages import read_lineage
+from pyspark_ckpt.state_store.packs.lineages import extend, read_lineage
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.sst.table_check import check_table
 
@@ -143,13 +143,12 @@ class StoreRestorer:
         """Yield the bases of ``commit``, the nearest first. When all were ``tried``, look for older ones in packs."""
         seen = set[tuple[Marker, str]]()
         while True:
-            for base, kind, steps in _choices(commit, lineage, local):
+            for base, kind, steps in _list_choices(commit, lineage, local):
                 if (base, kind) not in seen:
                     seen.add((base, kind))
                     yield base, kind, steps
             known = len(lineage.deltas)
-            older = read_lineage(self._place, commit, lambda found, at: at in found.snapshots and at not in tried)
-            lineage.deltas.update(older.deltas)
+            extend(lineage, self._place, commit, lambda found, at: at in found.snapshots and at not in tried)
             if len(lineage.deltas) == known:
                 return
 
@@ -339,7 +338,7 @@ def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatErr
     )
 
 
-def _choices(
+def _list_choices(
     commit: Marker, lineage: Lineage, local: Container[Marker]
 ) -> Iterator[tuple[Marker, str, list[DeltaName]]]:
     """Yield the bases of ``commit``, the nearest first, with their kinds and the deltas after them.

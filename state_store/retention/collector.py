@@ -37,6 +37,7 @@ class Collector:
         self._times = ShownTimes() if only_finds else PlaceTimes()
         self._pins = Pins(checkpoint.place, self._times)
         self._retentions: dict[Identity, Retention] = {}
+        self._pack_retentions: dict[str, PackRetention] = {}
         self._own = checkpoint.workplace.place(f"{checkpoint.place.url}/{CHECKPOINT_FOLDER}")
 
     def find(self, identity: Identity) -> Garbage:
@@ -70,7 +71,9 @@ class Collector:
             if (place := self._find_owned(identity)).url.endswith(f"/{store_folder(identity)}")
         }
         log, workplace = StoreLog("gc", "packs"), self._checkpoint.workplace
-        return {root: PackRetention(workplace.place(root), self._pool, log) for root in sorted(roots)}
+        for root in sorted(roots - self._pack_retentions.keys()):
+            self._pack_retentions[root] = PackRetention(workplace.place(root), self._pool, log)
+        return self._pack_retentions
 
     def find_unfinished(self) -> list[Blob]:
         """Return files that are of no store, such as pins, whose writers died before they had finished them.

@@ -12,7 +12,7 @@ So one listing of the query's folder stands for one of each store, and each inde
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.format.names import ReplacedName, parse
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.packs.pack import PackedCommit, read_index
+from pyspark_ckpt.state_store.packs.pack import Indexes, PackedCommit
 from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER, parse_pack
 
 STATE_FOLDER = "state"
@@ -38,7 +38,7 @@ class PackRetention:
         self._root = root
         self._pool = pool
         self._log = log
-        self._indexes: dict[Blob, tuple[PackedCommit, ...]] = {}
+        self._indexes = Indexes(root)
 
     def find(self, found: Mapping[Identity, int] = MappingProxyType({})) -> list[Blob]:
         """Return the packs that no store needs. Nothing is deleted. Raises StorageError.
@@ -46,15 +46,20 @@ class PackRetention:
         ``found``: up to which versions the commits of stores are replaced, whether they have said so or not.
         """
         packs = [blob for blob in self._root.list(PACKS_FOLDER) if self._version(blob)]
-        self._indexes = {blob: self._indexes[blob] for blob in packs if blob in self._indexes}
+        self._indexes.keep_only(packs)
         if not packs:
             return []
         replaced = dict(self._list_replaced())
         replaced = {each: max(replaced.get(each, 0), found.get(each, 0)) for each in replaced.keys() | found.keys()}
         newest = max(replaced.values(), default=0)
         old = [blob for blob in packs if self._version(blob) <= newest]
-        self._read([blob for blob in old if blob not in self._indexes])
-        return [blob for blob in old if self._is_free(blob, replaced)]
+        free = []
+        for blob, index in self._indexes.read(old, self._pool).items():
+            if not isinstance(index, CkptError):
+                free += [blob] if self._is_free(blob, index, replaced) else []
+            elif not isinstance(index, NotFoundError):  # another process deletes packs, too
+                self._log.warn_of_standing("a pack that cannot be read is kept: %s", index)
+        return free
 
     def clean(self) -> int:
         """Delete the packs that no store needs; return how many. Raises StorageError. The next call continues."""
@@ -63,24 +68,8 @@ class PackRetention:
             pass
         return len(free)
 
-    def _is_free(self, blob: Blob, replaced: Mapping[Identity, int]) -> bool:
-        version, index = self._version(blob), self._indexes.get(blob)
-        return index is not None and all(replaced.get(commit.identity, 0) >= version for commit in index)
-
-    def _read(self, packs: list[Blob]) -> None:
-        """Read indexes. A pack whose index is damaged stays."""
-
-        def read(blob: Blob) -> tuple[PackedCommit, ...] | CkptError:
-            try:
-                return read_index(self._root, blob)
-            except CkptError as problem:
-                return problem
-
-        for blob, found in zip(packs, self._pool.map(read, packs), strict=True):
-            if not isinstance(found, CkptError):
-                self._indexes[blob] = found
-            elif not isinstance(found, NotFoundError):  # another process deletes packs, too
-                self._log.warn_of_standing("a pack that cannot be read is kept: %s", found)
+    def _is_free(self, blob: Blob, index: Sequence[PackedCommit], replaced: Mapping[Identity, int]) -> bool:
+        return all(replaced.get(commit.identity, 0) >= self._version(blob) for commit in index)
 
     def _list_replaced(self) -> Iterator[tuple[Identity, int]]:
         """Yield each store that has said up to which version its commits are replaced, the newest version last."""

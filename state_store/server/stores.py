@@ -40,11 +40,13 @@ from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.packs.deferred import KnownPacks
+from pyspark_ckpt.state_store.packs.deferred import DeferredPacks, KnownPacks
+from pyspark_ckpt.state_store.packs.gathering import Gathering
 from pyspark_ckpt.state_store.packs.lineages import read_lineage
 from pyspark_ckpt.state_store.packs.query_packs import QueryPacks
 from pyspark_ckpt.state_store.packs.slots import PACKS_FOLDER
 from pyspark_ckpt.state_store.packs.store_place import StorePlace
+from pyspark_ckpt.state_store.packs.tasks import OpenTasks
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, list_steps
 from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
@@ -201,10 +203,6 @@ class Stores:
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
-                shared = self._resources
-                query_packs = self._packs.setdefault(
-                    packs.url, QueryPacks(shared.forecast, shared.packer, shared.make_id, self.packs, failpoints)
-                )
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
                     StoreContext(
@@ -215,7 +213,7 @@ class Stores:
                         traffic,
                         epochs,
                         operators,
-                        query_packs,
+                        self._packs_at(packs.url),
                         folder,
                         options,
                         self._resources,
@@ -233,6 +231,12 @@ class Stores:
         if caller.run_id and caller.epoch:  # without the lock, because a commit of the run may wait for its place
             shelf.store.note_run(caller)
         return handle
+
+    def _packs_at(self, url: str) -> QueryPacks:
+        """Return what the stores share whose query has its packs at a URL."""
+        tasks, its = OpenTasks(), self._resources
+        deferred = DeferredPacks(tasks, its.forecast, its.packer, its.make_id, self.packs, its.failpoints)
+        return self._packs.setdefault(url, QueryPacks(tasks, Gathering(tasks, its.forecast, its.make_id), deferred))
 
     def _free_folder(self, name: str) -> Path:
         """Return a local folder that no open store uses: the latest one of an earlier process, else a new one."""

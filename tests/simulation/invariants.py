@@ -74,9 +74,8 @@ class StoredQuery:
 
     def ids_of(self, number: int) -> list[str] | None:
         """Return the ids that an entry of the commit log names, by partition; None in format 1."""
-        content = self._place.get(f"commits/{number}")
-        ids = json.loads(content.partition(b"\n")[2]).get("stateUniqueIds")
-        return None if ids is None else [split_id(each[0])[0] for each in ids["0"]]
+        located = self.located_ids_of(number)
+        return None if located is None else [split_id(each)[0] for each in located]
 
     def located_ids_of(self, number: int) -> list[str] | None:
         """Return the ids as Spark keeps them."""

@@ -17,7 +17,7 @@ clock of the host, in 328; the notice of a failed clean-up is withdrawn, in 400 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,9 +63,8 @@ def _has_later_entries(self: driver.Log, number: int) -> bool:
     return any(each > number for each in self.numbers())
 
 
-def _is_any(self: Any, blob: Blob, replaced_by: Mapping[Identity, int]) -> bool:  # noqa: ANN401
-    version, index = self._version(blob), self._indexes.get(blob, ())
-    return any(replaced_by.get(commit.identity, 0) >= version for commit in index)
+def _is_any(self: Any, blob: Blob, index: Sequence[Any], replaced_by: Mapping[Identity, int]) -> bool:  # noqa: ANN401
+    return any(replaced_by.get(commit.identity, 0) >= self._version(blob) for commit in index)
 
 
 @contextmanager

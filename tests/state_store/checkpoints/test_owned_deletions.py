@@ -34,7 +34,7 @@ def two(folder: Path, **remote: str) -> tuple[Query, Query]:
     return first, second
 
 
-def left(folder: Path) -> set[str]:
+def list_left(folder: Path) -> set[str]:
     """The objects that are left, without those that say which commits are replaced."""
     return {name for name in files(folder) if not name.endswith(".replaced")}
 
@@ -81,7 +81,7 @@ def test_gc_cleans_up_what_the_checkpoint_owns_below_remote(quick_path: Path) ->
     _, second = two(quick_path, remote=str(quick_path / "remote"))
     before = files(quick_path / "remote")
     assert gc(second) == 0
-    assert left(quick_path / "remote") < before.keys()
+    assert list_left(quick_path / "remote") < before.keys()
 
 
 @pytest.mark.parametrize("linked", ["state", "state/0", "state/0/0", "state/0/0/sst"])
@@ -104,7 +104,7 @@ def test_gc_works_in_a_checkpoint_that_is_reached_through_a_link(quick_path: Pat
     (quick_path / "link").symlink_to(first.location)
     before = files(quick_path / "first")
     assert main(["checkpoint", "gc", str(quick_path / "link"), *GC]) == 0
-    assert left(quick_path / "first") < before.keys()
+    assert list_left(quick_path / "first") < before.keys()
 
 
 def test_the_clean_up_of_a_query_deletes_nothing_where_a_link_leads(

@@ -43,6 +43,12 @@ class Query:
     def call(self, method: str, number: int, **more: object) -> None:
         self.lab.server.call(method, handle=self.handles[number], **more)
 
+    def snapshot(self) -> None:
+        """Make a snapshot of the newest version of each store."""
+        for number in range(STORES):
+            self.begin(number, len(self.ids)).abort()
+            self.call("snapshot", number, force=True)
+
     def begin(self, number: int, version: int) -> Txn:
         return self.lab.begin(self.handles[number], version, self.ids[version - 1][number] if version else None)
 
@@ -134,9 +140,7 @@ def test_a_commit_that_is_alone_is_an_object_of_its_own(query: Query) -> None:
 def test_a_pack_is_deleted_when_a_snapshot_replaces_the_commits_of_all_its_stores(tmp_path: Path) -> None:
     query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
     query.run(10)
-    for number in range(STORES):
-        query.begin(number, 10).abort()
-        query.call("snapshot", number, force=True)
+    query.snapshot()
     query.run(4)
     for number in range(STORES):
         query.begin(number, 14).abort()
@@ -386,9 +390,7 @@ def test_a_snapshot_takes_the_place_of_a_damaged_commit_in_a_pack_whose_local_co
 def test_a_store_that_begins_anew_over_old_state_keeps_its_new_packs(tmp_path: Path) -> None:
     query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
     query.run(10)
-    for number in range(STORES):
-        query.begin(number, 10).abort()
-        query.call("snapshot", number, force=True)
+    query.snapshot()
     query.run(4)
     for number in range(STORES):
         query.begin(number, 14).abort()
@@ -406,9 +408,7 @@ def test_a_store_that_begins_anew_over_old_state_keeps_its_new_packs(tmp_path: P
 def test_packs_of_an_earlier_process_go_although_none_are_written_any_more(tmp_path: Path) -> None:
     query = Query(tmp_path, keep=2, retentionGracePeriod="0s")
     query.run(4)
-    for number in range(STORES):
-        query.begin(number, 4).abort()
-        query.call("snapshot", number, force=True)
+    query.snapshot()
     query.lab.options = {"packCommits": "false", "retentionGracePeriod": "0s"}
     query.restart()
     for _ in range(4):
